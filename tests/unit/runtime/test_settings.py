@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstraining.api.models import PSTrainingJob
@@ -29,6 +30,12 @@ def test_the_jobs_fields_override_the_programs(
     script: dict[str, Any], job: dict[str, Any], expected: TrainingSettings
 ) -> None:
     assert resolve("training", TrainingSettings, script, job) == expected
+
+
+def test_a_value_that_json_cannot_contain_is_named() -> None:
+    """Such as a dataset's cardinality, which is a tensor."""
+    with pytest.raises(SettingsError, match=r"^training\.steps: give one of Python's values, .*, of the type float32$"):
+        resolve("training", TrainingSettings, {"steps": np.float32(5)}, {})
 
 
 def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:

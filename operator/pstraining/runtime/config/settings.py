@@ -169,13 +169,30 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, object], job:
     found = merged(_by_alias(model, script), job)
     try:
         # As JSON, because a strict model accepts an enumeration's value from JSON only.
-        return model.model_validate_json(json.dumps(found), by_name=False, by_alias=True)
+        return model.model_validate_json(_json(name, found), by_name=False, by_alias=True)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join([name, *map(str, item['loc'])])}: {_message(item['type'], item['msg'])}"
             for item in error.errors()
         )
         raise SettingsError(problems) from None
+
+
+def _json(name: str, values: Mapping[str, object]) -> str:
+    """Return values as JSON.
+
+    Raises:
+        SettingsError: names a value of another type, such as a tensor.
+    """
+    for field, value in values.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            kind = type(value).__name__
+            raise SettingsError(
+                f"{name}.{field}: give one of Python's values, such as int(...); it is {value!r}, of the type {kind}"
+            ) from None
+    return json.dumps(values)
 
 
 def _by_alias(model: type[BaseModel], values: Mapping[str, object]) -> dict[str, object]:
