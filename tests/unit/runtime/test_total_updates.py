@@ -52,3 +52,9 @@ def test_updates(source: Any, given: dict[str, object], more: dict[str, int], ex
 def test_missing_inputs_are_named(source: Any, given: dict[str, object], more: dict[str, int], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         count(source, given, **more)
+
+
+@pytest.mark.parametrize(("name", "number"), [("batch_size", 0), ("samples", -1)])
+def test_a_number_below_1_is_named(name: str, number: int) -> None:
+    with pytest.raises(SettingsError, match=f"total_updates: {name} must be at least 1; it is {number}"):
+        count(FILES, {"epochs": 1}, **{"batch_size": 10, "samples": 40, name: number})

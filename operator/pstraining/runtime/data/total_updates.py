@@ -32,6 +32,9 @@ def total_updates(
     Raises:
         SettingsError: the number does not follow from the settings; the message names what is missing.
     """
+    for name, number in {"batch_size": batch_size, "samples": samples}.items():
+        if number is not None and number < 1:
+            raise SettingsError(f"total_updates: {name} must be at least 1; it is {number}")
     steps, _ = by_steps(training.steps, training.epochs if source is None else None, steps_per_epoch)
     limits = [] if steps is None else [steps]
     if source is not None and training.epochs is not None:
