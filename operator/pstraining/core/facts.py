@@ -34,7 +34,7 @@ from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failover import ShardState
 from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.policies.resharding import Resharding
-from pstraining.core.snapshot import Snapshot
+from pstraining.core.snapshot import Pod, Snapshot
 from pstraining.resources import kueue, pods, sizes
 from pstraining.resources.gang import GangMembers
 
@@ -161,6 +161,10 @@ class Facts:
     def retired_workers(self) -> Mapping[int, str]:
         """The workers that do not run any more, with the annotation that gives the reason."""
         return retired_workers.reasons(self.status, self.succeeded_workers)
+
+    def is_retired(self, pod: Pod) -> bool:
+        """Whether a pod is that of a worker that does not run any more; it may stay for its log."""
+        return pod.role == names.WORKER and pod.index in self.retired_workers
 
     @cached_property
     def shards(self) -> tuple[ShardState, ...]:

@@ -77,6 +77,30 @@ def test_a_pod_that_is_deleted_meanwhile_is_not_replaced() -> None:
     assert (retired(world), pods(world)) == ((0, "true"), [])
 
 
+def launcher(world: World) -> dict[str, Any]:
+    """Return the state of the idle launcher of worker 1, which is never ready."""
+    found: dict[str, Any] = world.pods[pods(world)[0]]["status"]["containerStatuses"][0]
+    return found | {"ready": False}
+
+
+def idle(world: World, **state: Any) -> None:
+    world.pods[pods(world)[0]]["status"]["containerStatuses"][0] = launcher(world) | state
+    world.settle()
+
+
+def test_a_new_size_does_not_replace_the_pod_that_stays() -> None:
+    """A new pod would train again."""
+    small, large = ({"resources": {"requests": {"memory": memory}}} for memory in ("1Gi", "4Gi"))
+    world = succeeded(checkpoint=CHECKPOINT, worker=small)
+    before = pods(world)
+    idle(world)
+    world.edit({"worker": large})
+    world.settle()
+    assert pods(world) == before
+    assert ("Replace", "Deployment", "digits-worker-0") in world.writes, "the other worker gets its size"
+    assert world.condition("Resizing")["reason"] == "Resized"
+
+
 def test_the_pod_stays_while_the_chief_reads_and_is_deleted_before_its_program_ends_once_more() -> None:
     """The second end of an idle pod would be taken for the first, and the pod would stay on."""
     assert LEAVING_SECONDS + WORKERS_SECONDS < LOGS_KEPT_SECONDS < IDLE_SECONDS

@@ -48,8 +48,7 @@ class Way(Enum):
 
 def has_other_size(facts: Facts, pod: Pod) -> bool:
     """Whether the size requested last for a pod that stays differs from the size of the spec."""
-    ends = pod.deleting or pod.finished or pod.lost
-    return not ends and pod.size not in ("", facts.sizes[pod.role].text)
+    return not _ends(facts, pod) and pod.size not in ("", facts.sizes[pod.role].text)
 
 
 def obstacle(facts: Facts, pod: Pod) -> str:
@@ -219,10 +218,15 @@ def _unfit(facts: Facts) -> list[Pod]:
     """Return the pods whose size is not requested yet, or cannot be granted."""
 
     def is_unfit(pod: Pod) -> bool:
-        infeasible = pod.resize is ResizeState.INFEASIBLE and not (pod.deleting or pod.finished or pod.lost)
+        infeasible = pod.resize is ResizeState.INFEASIBLE and not _ends(facts, pod)
         return infeasible or has_other_size(facts, pod)
 
     return [pod for pod in facts.snapshot.pods if is_unfit(pod)]
+
+
+def _ends(facts: Facts, pod: Pod) -> bool:
+    """Whether no program will run in a pod any more; a new pod of a worker that has succeeded would train again."""
+    return pod.deleting or pod.finished or pod.lost or facts.is_retired(pod)
 
 
 def _may_start(facts: Facts, pod: Pod) -> bool:
