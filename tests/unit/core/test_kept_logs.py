@@ -101,6 +101,16 @@ def test_a_new_size_does_not_replace_the_pod_that_stays() -> None:
     assert world.condition("Resizing")["reason"] == "Resized"
 
 
+def test_an_idle_launcher_that_is_killed_is_no_failure() -> None:
+    rules = {"rules": [{"role": "worker", "action": "FailJob"}]}
+    world = succeeded(checkpoint=CHECKPOINT, failurePolicy=rules)
+    world.end("worker", 1, 137)
+    world.settle()
+    assert world.job is not None
+    assert (world.job["status"]["phase"], world.job["status"]["worker"]["restarts"]) == ("Running", 0)
+    assert retired(world) == (0, "true")
+
+
 def test_the_pod_stays_while_the_chief_reads_and_is_deleted_before_its_program_ends_once_more() -> None:
     """The second end of an idle pod would be taken for the first, and the pod would stay on."""
     assert LEAVING_SECONDS + WORKERS_SECONDS < LOGS_KEPT_SECONDS < IDLE_SECONDS

@@ -303,14 +303,14 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
 
 
 def _is_retired(job: PSTrainingJob, snapshot: Snapshot, pod: Pod, record: ReplicaRecord) -> bool:
-    """Whether the operator deletes a pod because its worker has succeeded or is given up.
+    """Whether a pod's worker has succeeded, or the operator deletes the pod because its worker is given up.
 
     The pod itself may no longer show the success. If its deletion interrupts the start of the next run, the kubelet
-    removes the last run from the status.
+    removes the last run from the status. While it stays for its log, its idle launcher may be killed.
     """
-    if not pod.deleting or pod.role != names.WORKER:
+    if pod.role != names.WORKER:
         return False
-    return record.given_up or is_recorded(job, snapshot, pod.index)
+    return (pod.deleting and record.given_up) or is_recorded(job, snapshot, pod.index)
 
 
 def _stays(job: PSTrainingJob, pod: Pod, change: StatusCondition) -> bool:
