@@ -284,10 +284,8 @@ def _running(situation: Situation) -> ConditionUpdate:
     if (held := node_loss.stands_still(facts.job, facts.snapshot)) is not None:
         return ConditionUpdate(Condition.RUNNING, False, held.reason, held.message)
     # The condition Degraded reports problems of standbys.
-    observed = facts.without_standbys
-    trouble = node_loss.diagnose(facts.job, facts.snapshot, observed.pods) or diagnose(
-        facts.snapshot, facts.now, observed.pods
-    )
+    observed = [pod for pod in facts.without_standbys.pods if not facts.is_retired(pod)]
+    trouble = node_loss.diagnose(facts.job, facts.snapshot, observed) or diagnose(facts.snapshot, facts.now, observed)
     trouble = gang.explained(facts, trouble)
     if role_status.ps_ready(facts) and role_status.chief_works(facts) and role_status.enough_workers_work(facts):
         if trouble is not None:

@@ -111,6 +111,12 @@ def test_an_idle_launcher_that_is_killed_is_no_failure() -> None:
     assert retired(world) == (0, "true")
 
 
+def test_a_pod_that_stays_is_not_reported_as_one_that_fails() -> None:
+    world = succeeded(checkpoint=CHECKPOINT)
+    idle(world, state={"waiting": {"reason": "CrashLoopBackOff"}})
+    assert world.condition("Running")["reason"] == "Training"
+
+
 def test_the_pod_stays_while_the_chief_reads_and_is_deleted_before_its_program_ends_once_more() -> None:
     """The second end of an idle pod would be taken for the first, and the pod would stay on."""
     assert LEAVING_SECONDS + WORKERS_SECONDS < LOGS_KEPT_SECONDS < IDLE_SECONDS
