@@ -58,18 +58,30 @@ def degraded(facts: Facts, *, stored: bool) -> tuple[bool, Reason, str] | None:
         facts: the facts of this pass.
         stored: whether the status has the condition already, true or false.
     """
+    ignored = _ignored_request(facts)
     if not standbys(facts.job):
-        return (False, Reason.STANDBYS_READY, "The job has no standbys.") if stored else None
+        found = False, Reason.STANDBYS_READY, f"The job has no standbys{ignored}."
+        return found if stored or ignored else None
     lacking = [s for s in facts.shards if _lacks_standbys(facts, s)]
     if not lacking:
-        return (False, Reason.STANDBYS_READY, "Every shard has its standbys.") if stored else None
+        found = False, Reason.STANDBYS_READY, f"Every shard has its standbys{ignored}."
+        return found if stored or ignored else None
     more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-    message = f"Shard {lacking[0].index}{more}: {_waits_for(facts, lacking[0])}"
+    message = f"Shard {lacking[0].index}{more}: {_waits_for(facts, lacking[0])}{ignored}"
     requested = next((s.index for s in lacking if s.awaits_switchover), None)
     if requested is not None:
         withdrawal = f"to withdraw it, remove the job's annotation {names.ANNOTATION_TAKEOVER}"
         message += f"; the requested switchover of shard {requested} waits for a standby: {withdrawal}"
     return True, Reason.STANDBY_MISSING, message
+
+
+def _ignored_request(facts: Facts) -> str:
+    """Return that the operator ignores a requested switchover, and the way out; empty if it ignores none."""
+    is_requested = names.ANNOTATION_TAKEOVER in (facts.snapshot.job["metadata"].get("annotations") or {})
+    if not is_requested or (standbys(facts.job) and not is_hot(facts.job)):
+        return ""
+    why = "with hot standbys, the chief selects the primary: to move a member, delete its pod"
+    return f"; the job's annotation {names.ANNOTATION_TAKEOVER} has no effect{f': {why}' if is_hot(facts.job) else ''}"
 
 
 def took_over(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:

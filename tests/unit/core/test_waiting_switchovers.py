@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from pstraining.api import names
 from tests.support.builders import job
 from tests.support.simulation import World, running
+from tests.unit.core.test_hot_standby import hot
 
 WARM = {"ps": {"standby": {"mode": "Warm"}}}
 
@@ -60,3 +63,24 @@ def test_a_request_for_an_earlier_epoch_does_not_wait() -> None:
     stop_standby(world)
     request(world, "0@1")
     assert "switchover" not in world.condition("Degraded")["message"]
+
+
+@pytest.mark.parametrize(
+    ("world", "expected"),
+    [
+        (
+            hot(),
+            "Every shard has its standbys; the job's annotation pstraining.dev/takeover has no effect: with hot "
+            "standbys, the chief selects the primary: to move a member, delete its pod.",
+        ),
+        (running(), "The job has no standbys; the job's annotation pstraining.dev/takeover has no effect."),
+    ],
+    ids=["hot", "none"],
+)
+def test_a_request_that_the_operator_ignores_is_reported(world: World, expected: str) -> None:
+    request(world, "0@0")
+    found = world.condition("Degraded")
+    assert (found["status"], found["message"]) == ("False", expected)
+    del stored(world)["metadata"]["annotations"]
+    world.settle()
+    assert "takeover" not in world.condition("Degraded")["message"]
