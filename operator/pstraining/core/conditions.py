@@ -291,7 +291,7 @@ def _running(situation: Situation) -> ConditionUpdate:
         if trouble is not None:
             message = f"{trouble.message} (training continues without it)"
             return ConditionUpdate(Condition.RUNNING, True, trouble.reason, message)
-        message = f"Every parameter server is ready and {role_status.leader(facts)} runs."
+        message = f"Every parameter server is ready and {role_status.running_leader(facts)}."
         return ConditionUpdate(Condition.RUNNING, True, Reason.TRAINING, message)
     if refused := _refused(situation):  # pods wait for the object, but cannot report why it is missing
         return ConditionUpdate(Condition.RUNNING, False, Reason.WRITE_REFUSED, refused)

@@ -65,11 +65,18 @@ def leader(facts: Facts) -> str:
     return "the chief" if facts.job.spec.chief.enabled else "worker 0"
 
 
+def running_leader(facts: Facts) -> str:
+    """Return which tasks train, for messages."""
+    is_given_up = not facts.job.spec.chief.enabled and 0 in facts.failures.given_up
+    return "the other workers run; worker 0 was given up" if is_given_up else f"{leader(facts)} runs"
+
+
 def chief_works(facts: Facts) -> bool:
-    """Whether the chief, or worker 0 in a job without one, runs or has succeeded."""
+    """Whether the chief, or worker 0 in a job without one, runs or has succeeded; others go on if it was given up."""
     if facts.job.spec.chief.enabled:
         return facts.chief.succeeded or any(works(p) for p in facts.snapshot.pods_of(names.CHIEF))
-    return 0 in facts.succeeded_workers or any(works(p) for p in facts.snapshot.pods_of(names.WORKER, 0))
+    is_over = 0 in facts.succeeded_workers or 0 in facts.failures.given_up
+    return is_over or any(works(p) for p in facts.snapshot.pods_of(names.WORKER, 0))
 
 
 def is_complete(facts: Facts) -> bool:

@@ -59,6 +59,16 @@ def test_workers_that_were_given_up_are_not_waited_for() -> None:
     assert phase(world) == "Succeeded"
 
 
+def test_the_other_workers_go_on_without_a_worker_0_that_was_given_up() -> None:
+    spec = {"chief": {"enabled": False}, "worker": {"minReplicas": 1, "restartPolicy": "Never"}}
+    world = running(successPolicy="AllWorkers", **spec)
+    world.end("worker", 0, 1)
+    world.settle()
+    assert phase(world) == "Running"
+    message = "Every parameter server is ready and the other workers run; worker 0 was given up."
+    assert world.condition("Running")["message"] == message
+
+
 def test_without_a_chief_all_workers_count() -> None:
     world = running(successPolicy="AllWorkers", chief={"enabled": False})
     world.end("worker", 0)
