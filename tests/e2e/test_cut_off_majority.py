@@ -128,8 +128,9 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     first = example.wait_event("worker", "worker", seconds=180)
     with capsys.disabled():
         print(f"\ncut off at step {at_cut}, acknowledged {acknowledged} alone, then {first['step']}")
-    assert first["step"] > acknowledged
-    assert not [e for e in example.events("chief", term=2) if e["event"] == "initialized"]
+    chiefs = example.events("chief", term=2)
+    assert first["step"] > acknowledged, (example.pod("worker"), sorted(pods), example.events("worker")[:9], chiefs)
+    assert not [e for e in chiefs if e["event"] == "initialized"]
 
 
 def running_message(example: Example, words: str) -> str:
