@@ -72,7 +72,7 @@ def running_leader(facts: Facts) -> str:
 
 
 def chief_works(facts: Facts) -> bool:
-    """Whether the chief, or worker 0 in a job without one, runs or has succeeded; others go on if it was given up."""
+    """Whether the chief runs or has succeeded; in a job without one, worker 0, unless it was given up."""
     if facts.job.spec.chief.enabled:
         return facts.chief.succeeded or any(works(p) for p in facts.snapshot.pods_of(names.CHIEF))
     is_over = 0 in facts.succeeded_workers or 0 in facts.failures.given_up

@@ -68,7 +68,8 @@ def test_a_seed_that_workers_cannot_use_is_rejected(seed: Any) -> None:
             SettingsError, match=f": seed must be a whole number of at least 0, or None; it is {seed!r}"
         ):
             make()
-    assert Ranges(60, 10, range, seed=np.int64(0)).order == Ranges(60, 10, range, seed=0).order
+    zero: Any = np.int64(0)
+    assert Ranges(60, 10, range, seed=zero).order == Ranges(60, 10, range, seed=0).order
 
 
 @pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])
