@@ -48,7 +48,7 @@ class Way(Enum):
 
 def has_other_size(facts: Facts, pod: Pod) -> bool:
     """Whether the size requested last for a pod that stays differs from the size of the spec."""
-    return not _ends(facts, pod) and pod.size not in ("", facts.sizes[pod.role].text)
+    return pod.size not in ("", facts.sizes[pod.role].text) and not _ends(facts, pod)
 
 
 def obstacle(facts: Facts, pod: Pod) -> str:
