@@ -59,13 +59,11 @@ def degraded(facts: Facts, *, stored: bool) -> tuple[bool, Reason, str] | None:
         stored: whether the status has the condition already, true or false.
     """
     ignored = _ignored_request(facts)
-    if not standbys(facts.job):
-        found = False, Reason.STANDBYS_READY, f"The job has no standbys{ignored}."
-        return found if stored or ignored else None
-    lacking = [s for s in facts.shards if _lacks_standbys(facts, s)]
+    has_standbys = bool(standbys(facts.job))
+    lacking = [s for s in facts.shards if has_standbys and _lacks_standbys(facts, s)]
     if not lacking:
-        found = False, Reason.STANDBYS_READY, f"Every shard has its standbys{ignored}."
-        return found if stored or ignored else None
+        calm = "Every shard has its standbys" if has_standbys else "The job has no standbys"
+        return (False, Reason.STANDBYS_READY, f"{calm}{ignored}.") if stored or ignored else None
     more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
     message = f"Shard {lacking[0].index}{more}: {_waits_for(facts, lacking[0])}{ignored}"
     requested = next((s.index for s in lacking if s.awaits_switchover), None)

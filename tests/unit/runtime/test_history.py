@@ -67,6 +67,13 @@ def summary(folder: Path) -> Summary:
     return Summary.model_validate_json((folder / SUMMARY_FILE).read_text())
 
 
+def leave(found: HistoryRecorder) -> None:
+    """Let the workers leave, and wait until their logs are read."""
+    found.workers_left()
+    assert found._workers is not None
+    assert found._workers.result(30) is not None
+
+
 def raising(error: BaseException) -> Any:
     def run() -> None:
         raise error
@@ -144,9 +151,7 @@ def test_logs_of_pods_that_are_deleted_during_the_evaluation_are_kept(
     found = recorder(tmp_path, operator)
 
     def evaluation() -> int:
-        found.workers_left()
-        assert found._workers is not None
-        assert found._workers.result(30) is not None
+        leave(found)
         operator.logs = dict(later)
         return 1
 
@@ -170,15 +175,10 @@ def test_an_earlier_reading_completes_a_stopped_chief_and_an_operator_that_is_aw
     operator = StubOperator(job(), {"worker-0": b"step 1\n", "worker-1": b"step 1\n"})
     found = recorder(tmp_path, operator)
 
-    def leave() -> None:
-        found.workers_left()
-        assert found._workers is not None
-        assert found._workers.result(30) is not None
-
     def stopped() -> None:
-        leave()
+        leave(found)
         operator.logs = {"worker-1": b"step 1\nstep 2\n"}  # it trains and leaves again after the loss of a server
-        leave()
+        leave(found)
         operator.current, operator.logs = job(FAILED), {"ps-0": b"serves\n"}
         raise SystemExit(143)
 
