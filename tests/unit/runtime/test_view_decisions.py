@@ -167,7 +167,7 @@ def test_a_waiting_chief_reports_the_reason(voters: Voters, observation: Observa
     assert decided(voters, observation) == Wait(reason)
 
 
-def test_a_vote_is_given_after_a_second_poll_under_an_active_view_with_a_quorum() -> None:
+def test_a_vote_is_given_after_a_second_poll_under_an_active_view() -> None:
     known = view("ps")
     fresh = ProcessStatus(2)
     voters = Voters((("p", "s"),), ("w",))
@@ -178,8 +178,21 @@ def test_a_vote_is_given_after_a_second_poll_under_an_active_view_with_a_quorum(
     assert decided(voters, seen, 1, voteless_before=new) == AdmitVoter(known, new)
     inactive = {**seen, "p": status(known, FIRST)}
     assert decided(voters, inactive, 1, voteless_before=new) == activate
-    no_quorum = {**seen, "p": status(known, FIRST, active=True, is_voter=False)}
-    assert decided(voters, no_quorum, 1, voteless_before=new) == activate
+
+
+def test_witnesses_that_come_up_after_the_first_view_vote_with_the_next() -> None:
+    """Two members are no quorum of four voters. Without further votes, the loss of one node would stop training."""
+    known, voters = view("ps"), Voters((("p", "s"),), ("w", "x"))
+    members = {task: status(known, FIRST, active=True) for task in "ps"}
+    late = {"w": ProcessStatus(2), "x": ProcessStatus(2)}
+    new = (Process("w", 2), Process("x", 2))
+    everybody = (*processes("p", "s"), *new)
+    assert decided(voters, {**members, **late}, 1, voteless_before=new) == Prepare(NEXT, everybody)
+    promised = {task: replace(found, promised=NEXT, active=False) for task, found in {**members, **late}.items()}
+    accepted = Accept(view("ps", ballot=NEXT), everybody, founding=True)
+    assert decided(voters, promised, 2, voteless_before=new) == accepted
+    suspected: Observation = {**members, **late, "s": SUSPECTED}
+    assert isinstance(decided(voters, suspected, 1, voteless_before=new), Wait), "another chief may lead that member"
 
 
 def test_the_view_is_sent_first_to_promisers_that_lack_it() -> None:

@@ -173,8 +173,10 @@ def _carry_through(
     if not view.members <= following:
         return again
     fresh = tuple(process for process, status in statuses.items() if not status.is_voter and process in voteless_before)
-    if fresh and has_quorum and all(statuses[process].active for process in view.members):
-        return AdmitVoter(view, fresh)
+    if fresh and all(statuses[process].active for process in view.members):
+        # Without a quorum, a process gets its vote with the next view: every member that has not crashed promises it.
+        # Witnesses that come up after the first view would otherwise never vote.
+        return AdmitVoter(view, fresh) if has_quorum else again
     return Activate(view, tuple(sorted(view.members)))
 
 
