@@ -27,7 +27,7 @@ DRIVER = """
 import json, os, sys
 import launch
 for name, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
-    setattr(next(m for m in (launch, launch.contract, launch.probe) if hasattr(m, name)), name, value)
+    setattr(next(m for m in (launch, launch.contract, launch.members, launch.probe) if hasattr(m, name)), name, value)
 sys.exit(launch.main(sys.argv[1:], os.environ))
 """
 # A program that records each start, and then obeys the order to end in the file "order" of its folder.
@@ -173,7 +173,7 @@ class FakePs:
         self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
         self.term: int | None = None
         self.layout: int | None = None
-        self.in_sync = False
+        self.in_sync, self.view = False, ""
         self.answers = threading.Event()
         """Set while its launcher answers."""
         self.answers.set()
@@ -213,6 +213,7 @@ class FakePs:
                 body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": ps.in_sync}
                 body |= {} if ps.term is None else {"term": ps.term}
                 body |= {} if ps.layout is None else {"layout": ps.layout}
+                body |= {"view": ps.view} if ps.view else {}
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode())

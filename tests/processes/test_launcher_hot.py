@@ -99,6 +99,39 @@ def test_a_member_in_sync_stays_until_a_view_excludes_it(member: Member, word: s
     assert member.pod.wait() == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("stale", [False, True], ids=["not in sync", "in sync in an earlier view"])
+def test_the_only_copy_of_the_state_stays_until_another_member_has_it(member: Member, *, stale: bool) -> None:
+    """The only copy of the state stays also after DRAINING_SECONDS, while another member can get it."""
+    member.pod.constants["DRAINING_SECONDS"] = 0
+    primary = member.primary.up()
+    primary.in_sync, primary.view = stale, "1.9" if stale else ""
+    member.pod.start(*COMMAND)
+    eventually(lambda: member.status().get("state") == "Serving")
+    member.is_told("1.10")
+    assert member.status()["view"] == "1.10"
+    member.pod.kill(signal.SIGTERM)
+    eventually(lambda: "no other member has this shard's state" in member.pod.log())
+    asked = primary.asked
+    eventually(lambda: primary.asked > asked + 2)
+    assert "stopping" not in member.pod.log()
+    primary.in_sync, primary.view = True, "1.11"
+    eventually(lambda: "stopping" in member.pod.log())
+    write_whole(member.pod.folder / "end", "0")
+    assert member.pod.wait() == 128 + signal.SIGTERM
+
+
+def test_the_only_copy_of_the_state_does_not_wait_for_members_that_end_too(member: Member) -> None:
+    member.pod.constants["DRAINING_SECONDS"] = 0
+    member.primary.up().state = "Terminating"
+    member.pod.start(*COMMAND)
+    eventually(lambda: member.status().get("state") == "Serving")
+    member.is_told("1.10")
+    member.pod.kill(signal.SIGTERM)
+    eventually(lambda: "stopping" in member.pod.log())
+    write_whole(member.pod.folder / "end", "0")
+    assert member.pod.wait() == 128 + signal.SIGTERM
+
+
 def test_a_program_starts_with_one_member_of_each_shard(pod: MakePod) -> None:
     servers = [FakePs() for _ in range(4)]
     with closing(*servers):

@@ -36,7 +36,7 @@ with socket.create_server(("0.0.0.0", port)) as server:
 COMMAND = [sys.executable, "-c", SERVER]
 
 
-UNREAD = {"term": 0, "layout": None}
+UNREAD = {"inSync": False, "view": "", "term": 0, "layout": None}
 """The report of a launcher whose map has no term."""
 
 
@@ -74,7 +74,7 @@ def server(pod: MakePod) -> Server:
 def test_the_status_follows_the_server(server: Server) -> None:
     server.pod.start(*COMMAND)
     status = server.state("Starting")
-    assert status == {"bootId": status["bootId"], "state": "Starting", "restarts": 0, "inSync": False, **UNREAD}
+    assert status == {"bootId": status["bootId"], "state": "Starting", "restarts": 0, **UNREAD}
     assert server.get("/readyz")[0] == 503
     assert server.get("/healthz")[0] == 200
     server.listen()

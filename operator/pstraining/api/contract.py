@@ -72,7 +72,7 @@ serves it. Such a PS is ready only while it is in sync, or while no member is in
 DRAINING_MARKERS: Final = ("draining", "leaving")
 """Files in RUN_DIR of such a PS: its pod is being terminated. The launcher writes both, and the chief accepts either,
 as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties
-IN_SYNC_MARKER; the launcher waits some seconds for this at most."""
+IN_SYNC_MARKER. The launcher waits some seconds for this, and longer while no other member has the shard's state."""
 
 LAYOUT_FILE: Final = "layout"
 """File in RUN_DIR with the number of the layout that a process uses. The launcher writes it at the start of a process.

@@ -281,7 +281,7 @@ class Launcher:
             message = f"port {port} is taken ({error.strerror}): leave 2222 to 2240 free in this pod"
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message) from None
         if self.shard_members.hot:
-            self.supervisor.before_stop = self.draining.announce
+            self.supervisor.before_stop = lambda: self.draining.announce(self.port, self.shard_members, self.task[1])
         crashes = 0
         while True:
             cluster = self.await_membership()
@@ -333,7 +333,7 @@ class Launcher:
             "bootId": boot_id,
             "state": "Terminating" if self.supervisor.stopped_by else state,
             "restarts": self.restarts,
-            "inSync": members.is_in_sync(self.in_sync_marker),
+            **members.sync_status(self.in_sync_marker),
             "term": term,
             "layout": layout,
         }

@@ -12,16 +12,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from .contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, mark
+    from .contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, log, mark
+    from .probe import PsProbe, View, is_open, probe_all, to_view
 else:
-    from contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, mark
-
-if TYPE_CHECKING:
-    from .probe import PsProbe
+    from contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, log, mark
+    from probe import PsProbe, View, is_open, probe_all, to_view
 
 DRAINING_SECONDS = 5.0
-"""Upper bound of the time for which a server in sync keeps running after the signal to stop. The chief polls
-every second, and then continues without this member."""
+"""Upper bound of the time for which a server in sync keeps running after the signal to stop, unless it has the only
+copy of its shard's state. The chief polls every second, and then continues without this member."""
 LINGER_SECONDS = 1.5
 """Seconds for which a stopped pod stays without its server. Refused connections meanwhile show the other members that
 the server has ended; an address without a pod would only be silent."""
@@ -94,22 +93,56 @@ class Draining:
             with suppress(FileNotFoundError):
                 os.unlink(marker)
 
-    def announce(self) -> None:
-        """Write the draining markers, and wait until the chief continues without this member or the time is over."""
+    def announce(self, port: int, shard_members: ShardMembers, task: int) -> None:
+        """Write the draining markers, and wait until the chief continues without this member or the time is over.
+
+        While this member has the only copy of its shard's state, the pod's grace period is the only bound.
+
+        Args:
+            port: the server's.
+            shard_members: the members of each shard.
+            task: this member's task index.
+        """
         until = time.monotonic() + DRAINING_SECONDS
-        if is_in_sync(self._in_sync_marker):
+        if view_in_sync(self._in_sync_marker):
             for marker in self._draining_markers:
                 mark(marker)
-        while is_in_sync(self._in_sync_marker) and time.monotonic() < until:
+        is_logged = False
+        while view := view_in_sync(self._in_sync_marker):
+            if time.monotonic() >= until:
+                others = probe_all(shard_members.peers(task)).values()
+                if not is_open("127.0.0.1", port) or not is_only_copy(view, others):
+                    return
+                if not is_logged:
+                    log("no other member has this shard's state: the server runs until one has it")
+                is_logged = True
             time.sleep(0.05)
 
 
-def is_in_sync(marker: str) -> bool:
-    """Whether the chief's marker has content. The chief empties it when the member is no longer in sync."""
+def view_in_sync(marker: str) -> View:
+    """Return the view in the chief's marker; empty if the member is not in sync."""
     try:
-        return os.path.getsize(marker) > 0
-    except OSError:
+        with open(marker, encoding="utf-8") as file:
+            return to_view(file.read())
+    except (OSError, ValueError):
+        return ()
+
+
+def sync_status(marker: str) -> dict[str, object]:
+    """Return the fields of the launcher's status that depend on the chief's marker."""
+    view = view_in_sync(marker)
+    return {"inSync": bool(view), "view": ".".join(map(str, view))}
+
+
+def is_only_copy(view: View, peers: Collection[PsProbe]) -> bool:
+    """Whether no other member has the state of a member that is in sync in `view`, and one can still get it.
+
+    A peer that is in sync in an earlier view lacks updates: the chief could not reach it to empty its marker.
+    """
+    in_sync = [peer for peer in peers if peer.boot_id and peer.in_sync]
+    if any(not peer.view or peer.view >= view for peer in in_sync):  # the launcher of 0.2.0 reports no view
         return False
+    return any(peer.boot_id and peer.state != "Terminating" for peer in peers)
 
 
 def may_start_first(peers: Iterable[PsProbe]) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Callable, Collection, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Callable, Collection, Mapping, NamedTuple, Tuple  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
     from .contract import STATUS_PORT, TF_PORT, host_and_port
@@ -31,6 +31,8 @@ CHECK_SECONDS = 0.5
 """Seconds between two checks whether answers are still awaited."""
 AT_ONCE = 128
 """Maximum number of threads that probe: a node may permit a pod no more than some hundreds of threads."""
+View = Tuple[int, ...]  # noqa: UP006 - Python 3.8
+"""Term and epoch of a view; empty if it is unknown."""
 LossVerdict = Enum("LossVerdict", "PS_LOST OWN_FAILURE ASK_AGAIN")
 
 
@@ -49,6 +51,8 @@ class PsProbe(NamedTuple):
     """The newest term of the chief that the launcher has read; None if it did not report one."""
     in_sync: bool = False
     """Whether the chief has marked this member as in sync."""
+    view: View = ()
+    """The view in which it is in sync; empty if its launcher did not report one."""
     layout: int | None = None
     """The layout for which the server runs; None if its launcher did not report one."""
 
@@ -60,6 +64,15 @@ Probes = Mapping[str, PsProbe]
 def status_port(port: int) -> int:
     """Return the port of a PS's launcher, by its TensorFlow port."""
     return port + STATUS_PORT - TF_PORT
+
+
+def to_view(text: str) -> View:
+    """Return the view with this text: the term, a period and the epoch.
+
+    Raises:
+        ValueError: the text has other characters.
+    """
+    return tuple(int(number) for number in text.split(".") if number)
 
 
 def judge_ps(before: PsProbe, after: PsProbe) -> LossVerdict:
@@ -112,6 +125,7 @@ def probe(address: str) -> PsProbe:
         status = json.loads(connection.getresponse().read(65536))
         result = result._replace(boot_id=str(status["bootId"]), state=str(status["state"]), term=status.get("term"))
         result = result._replace(in_sync=bool(status.get("inSync")), layout=status.get("layout"))
+        result = result._replace(view=to_view(str(status.get("view") or "")))
     connection.close()
     return result
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.launcher.contract import ENV_NODE, NODE_FILE
-from pstraining.launcher.members import ShardMembers, is_in_sync, may_start_first, write_node
+from pstraining.launcher.members import ShardMembers, is_only_copy, may_start_first, view_in_sync, write_node
 from pstraining.launcher.probe import PsProbe
 
 SIX = ["a0", "b0", "a1", "b1", "a2", "b2"]
@@ -61,11 +61,28 @@ def test_the_nodes_name_is_left_where_it_is_known(tmp_path: Path) -> None:
 
 def test_the_chiefs_view_is_read(tmp_path: Path) -> None:
     marker = tmp_path / "in-sync"
-    assert not is_in_sync(str(marker))
-    marker.write_text("1.2")
-    assert is_in_sync(str(marker))
+    assert view_in_sync(str(marker)) == ()
+    marker.write_text("1.12")
+    assert view_in_sync(str(marker)) == (1, 12)
     marker.write_text("")
-    assert not is_in_sync(str(marker)), "it is taken back"
+    assert view_in_sync(str(marker)) == (), "it is taken back"
+
+
+@pytest.mark.parametrize(
+    ("peers", "is_only"),
+    [
+        pytest.param([PsProbe(boot_id="a")], True, id="one without the state"),
+        pytest.param([PsProbe(boot_id="a", in_sync=True, view=(2, 9))], True, id="one of an earlier view"),
+        pytest.param([PsProbe(boot_id="a", in_sync=True, view=(2, 10))], False, id="one of the same view"),
+        pytest.param([PsProbe(boot_id="a", in_sync=True, view=(3, 1))], False, id="one of a later view"),
+        pytest.param([PsProbe(boot_id="a", in_sync=True)], False, id="one that reports no view"),
+        pytest.param([PsProbe(boot_id="a"), PsProbe(boot_id="b", in_sync=True, view=(2, 10))], False, id="one of two"),
+        pytest.param([PsProbe(boot_id="a", state="Terminating"), PsProbe()], False, id="none that could get it"),
+        pytest.param([PsProbe(boot_id="a"), PsProbe(boot_id="b", state="Terminating")], True, id="one that could"),
+    ],
+)
+def test_the_only_copy_of_a_state(peers: list[PsProbe], *, is_only: bool) -> None:
+    assert is_only_copy((2, 10), peers) is is_only
 
 
 @pytest.mark.parametrize(
