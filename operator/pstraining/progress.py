@@ -9,7 +9,8 @@ Reports have the format of Kubeflow's KEP-2779. The module only needs the standa
         progress.report(step=step, steps=steps, loss=loss)
 
 A report never blocks training and never raises: a thread sends the newest one, at most once a minute and at milestones.
-Outside a job it does nothing. `pstraining.runtime` reports by itself.
+A warning names the reason for the first report that is not sent. Outside a job, no report is sent. `pstraining.runtime`
+reports by itself.
 """
 
 import atexit
@@ -117,10 +118,10 @@ class Progress:
             "metrics": reported[: contract.METRICS_MAX],
             "samplesPerSecond": _text(self.samples_per_second),
             "checkpointStep": _whole(self.checkpoint_step),
-            "checkpointTime": None if self.checkpoint_time is None else _time(self.checkpoint_time),
-            "layout": self.layout,
-            "term": self.term,
-            "stalled": self.stalled or None,
+            "checkpointTime": _time(self.checkpoint_time),
+            "layout": _whole(self.layout),
+            "term": _whole(self.term),
+            "stalled": str(self.stalled) if self.stalled else None,
         }
         return {name: value for name, value in known.items() if value not in (None, [])}
 
@@ -175,7 +176,9 @@ def _text(number: float | None) -> str | None:
     return f"{float(number):.5g}" if number is not None and math.isfinite(number) else None
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None) -> str | None:
+    if seconds is None or not math.isfinite(seconds):
+        return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
@@ -234,7 +237,7 @@ class ProgressReporter:
         self._newest: dict[str, Any] | None = None
         self._closing = False
         self._connection: http.client.HTTPSConnection | None = None
-        self._warned = False
+        self._warned: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def report(self, newest: dict[str, Any]) -> None:
@@ -245,15 +248,20 @@ class ProgressReporter:
                 part.write_text(json.dumps(newest), encoding="utf-8")
                 part.replace(self._file)
             except OSError as error:
-                self._warn(f"written to {self._file}: {error}")
+                self.warn(f"written to {self._file}: {error}")
         if not self._server.url.hostname:
             return
         with self._changed:
             self._newest = newest
             self._changed.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pstraining-progress", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pstraining-progress", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the process has too many threads; the next report starts one
+                    self.warn(f"reported: {error}")
+                else:
+                    self._thread = thread
 
     def close(self) -> None:
         """Send the last report, if it has not been sent, within TIMEOUT_SECONDS."""
@@ -293,19 +301,20 @@ class ProgressReporter:
             try:
                 problem = self._post(body)
                 break
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 problem = f"{type(error).__name__}: {error}"
                 if self._connection is None:
                     break
                 self._connection.close()
                 self._connection = None
         if problem:
-            self._warn(f"reported to {self._server.url.netloc}: {problem}")
+            self.warn(f"reported to {self._server.url.netloc}: {problem}")
 
-    def _warn(self, problem: str) -> None:
-        """Log once that progress cannot be reported, and why."""
-        if not self._warned:
-            self._warned = True
+    def warn(self, problem: str) -> None:
+        """Log that progress cannot be reported, and why; once for each text before the colon."""
+        kind = problem.partition(":")[0]
+        if kind not in self._warned:
+            self._warned.add(kind)
             logger.warning("Progress cannot be %s", problem)
 
     def _post(self, body: bytes) -> str:
@@ -323,9 +332,17 @@ _reporter: ProgressReporter | None = None
 
 
 def report(**progress: Any) -> None:
-    """Report progress; the arguments are the fields of `Progress`."""
+    """Report progress; the arguments are the fields of `Progress`.
+
+    A report with an unknown field, or with a value of another type, is not sent. A warning names the reason.
+    """
     global _reporter  # noqa: PLW0603 - one connection for the whole program
     if _reporter is None:
         _reporter = ProgressReporter()
         atexit.register(_reporter.close)
-    _reporter.report(Progress(**progress).content())
+    try:
+        content = Progress(**progress).content()
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        _reporter.warn(f"encoded: {error}; pstraining.progress.Progress has the names and types of the fields")
+        return
+    _reporter.report(content)

@@ -1,6 +1,7 @@
 """The history of a job: written at its end and at a failure, without secrets, bounded, and by one chief."""
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,38 @@ def test_an_unwritable_history_fails_no_job(tmp_path: Path, capsys: pytest.Captu
     (reported,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert reported["event"] == "history_failed"
     assert "NotADirectoryError" in reported["reason"]
+
+
+def test_an_unexpected_error_fails_no_job_and_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read before the error is kept."""
+    operator = StubOperator(job(), {"worker-0": b"read\n", "worker-1": b"lost\n"})
+    read = operator.log
+
+    def log(pod: str, *, previous: bool) -> LogEnd:
+        if pod == "digits-worker-1":
+            raise RuntimeError("can't start new thread")
+        return read(pod, previous=previous)
+
+    monkeypatch.setattr(operator, "log", log)
+    assert recorder(tmp_path, operator).recorded(lambda: 1) == 1
+    kept = summary(tmp_path)
+    assert kept.job is not None
+    assert [log.task for log in kept.logs if log.file] == ["worker-0"]
+    assert kept.notes == ["The job and its logs are not complete here: RuntimeError: can't start new thread"]
+
+
+def test_without_a_thread_the_history_of_the_start_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "Thread", NoThread)
+    found = recorder(tmp_path, StubOperator(job()))
+    checkpoints = Checkpoints(tmp_path, keep=1, writer=Writer(UID, 1))
+    checkpoints.open()
+    found.attach(checkpoints)
+    found.tend()
+    assert "can't start new thread" in summary(tmp_path).notes[0]
 
 
 def test_a_chief_that_is_superseded_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

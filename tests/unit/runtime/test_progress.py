@@ -6,6 +6,8 @@ import os
 import pty
 import subprocess
 import sys
+import threading
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from pstraining import progress
+from pstraining.api import contract
 from pstraining.progress import MILESTONE_SECONDS, PERIOD_SECONDS, Progress, ProgressReporter, due_in
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.progress import STALL_SECONDS, Rate, Seen, StallDetector, StepReports
@@ -192,3 +195,63 @@ def test_outside_a_job_nothing_is_sent() -> None:
     reporter.report(Progress(step=1).content())
     assert reporter._thread is None
     reporter.close()
+
+
+@pytest.mark.parametrize(
+    ("reported", "reason"),
+    [
+        ({"stp": 1}, "unexpected keyword argument 'stp'"),
+        ({"step": "1"}, "must be real number, not str"),
+        ({"metrics": {"quality": "good"}}, "must be real number, not str"),
+        ({"metrics": [0.5]}, "no attribute 'items'"),
+        ({"checkpoint_time": 1e30}, "out of range"),
+    ],
+)
+def test_a_report_of_unknown_names_or_types_ends_no_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reported: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setattr(progress, "_reporter", ProgressReporter({}))
+    for _ in range(2):
+        progress.report(**reported)
+    (message,) = caplog.messages
+    assert message.startswith("Progress cannot be encoded: ")
+    assert reason in message
+    assert "pstraining.progress.Progress has the names" in message
+
+
+def test_values_of_a_report_are_json_whatever_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "progress.json"
+    monkeypatch.setattr(progress, "_reporter", ProgressReporter({progress.ENV_FILE: str(file)}))
+    progress.report(step=1, layout=Fraction(3), term=2.0, stalled=tmp_path)
+    assert json.loads(file.read_text()) == {"step": 1, "layout": 3, "term": 2, "stalled": str(tmp_path)}
+
+
+@pytest.mark.parametrize(("url", "token"), [("https://host:port/progress", "a"), ("https://127.0.0.1:1/progress", "ä")])
+def test_a_report_that_cannot_be_sent_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, token: str
+) -> None:
+    (tmp_path / "token").write_text(token, encoding="utf-8")
+    environ = {contract.ENV_SERVER_URL: url, contract.ENV_SERVER_TOKEN: str(tmp_path / "token")}
+    reporter = ProgressReporter(environ)
+    for step in range(2):
+        reporter.report({"step": step})
+    reporter.close()
+    assert reporter._thread is not None
+    assert not reporter._thread.is_alive()
+    (message,) = caplog.messages
+    assert "Progress cannot be reported to" in message
+    assert "Error" in message
+
+
+def test_a_process_with_too_many_threads_reports_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    reporter = ProgressReporter({contract.ENV_SERVER_URL: "https://127.0.0.1:1/progress"})
+    monkeypatch.setattr(threading, "Thread", Refused)
+    reporter.report({"step": 1})
+    reporter.close()
+    assert caplog.messages == ["Progress cannot be reported: can't start new thread"]

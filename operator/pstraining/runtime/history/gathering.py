@@ -128,19 +128,33 @@ def gather(
         clock: returns a monotonic time in seconds.
     """
     found, until = Gathered(), clock() + seconds
+    try:
+        _gather(operator, found, wants_logs, lambda: is_over() or clock() >= until)
+    except Exception as error:  # noqa: BLE001 - the history never fails the job
+        found.notes.append(incomplete(error))
+    return found
+
+
+def incomplete(error: Exception) -> str:
+    """Return the note on data that an unexpected error has kept from the history."""
+    return f"The job and its logs are not complete here: {type(error).__name__}: {error}"
+
+
+def _gather(
+    operator: JobSource, found: Gathered, wants_logs: Callable[[KubernetesObject], object], is_late: Callable[[], bool]
+) -> None:
     if not operator.is_there:
         found.notes.append(NO_ENDPOINT)
-        return found
+        return
     try:
         known = operator.job()
     except OperatorError as error:
         found.notes.append(f"The operator did not return the job and its logs: {error}")
-        return found
+        return
     found.redactor.learn(known.job)
     found.job, found.pods = found.redactor.redacted(known.job), found.redactor.redacted([*known.pods])
     if wants_logs(known.job):
-        _gather_logs(operator, known.logs, found, lambda: is_over() or clock() >= until)
-    return found
+        _gather_logs(operator, known.logs, found, is_late)
 
 
 def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, is_late: Callable[[], bool]) -> None:

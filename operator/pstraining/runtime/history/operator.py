@@ -4,6 +4,7 @@ import gzip
 import http.client
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
@@ -95,7 +96,7 @@ class OperatorClient:
                     body = gzip.decompress(body)
             finally:
                 connection.close()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, EOFError, zlib.error, http.client.HTTPException) as error:
             raise OperatorError(f"{type(error).__name__}: {error}") from None
         if answer.status != 200:
             raise OperatorError(f"{answer.status} {answer.reason}: {_message(body)}")

@@ -18,7 +18,7 @@ from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.errors import final_error
-from pstraining.runtime.history.gathering import Gathered, JobSource, gather
+from pstraining.runtime.history.gathering import Gathered, JobSource, gather, incomplete
 from pstraining.runtime.history.operator import KubernetesObject, OperatorClient
 from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.telemetry.events import event
@@ -199,14 +199,19 @@ class _Background:
 
     def __init__(self, run: Callable[[], Gathered]) -> None:
         self._result: list[Gathered] = []
-        self._thread = threading.Thread(
+        self._thread: threading.Thread | None = threading.Thread(
             target=lambda: self._result.append(run()), name="pstraining-history", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the process has too many threads
+            self._thread = None
+            self._result.append(Gathered(notes=[incomplete(error)]))
 
     def result(self, seconds: float) -> Gathered | None:
         """Wait for the gathered data for a number of seconds; return None if they are not complete."""
-        self._thread.join(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
         return self._result[0] if self._result else None
 
 
