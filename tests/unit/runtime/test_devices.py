@@ -1,5 +1,6 @@
 """The choice of a task's computing devices."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -35,6 +36,11 @@ def test_accelerators_compute_unless_the_program_chooses(
 def test_an_impossible_choice_is_rejected_with_the_available_devices(wanted: Sequence[str], words: str) -> None:
     with pytest.raises(SettingsError, match=f"devices: .*{words}.*CPU:0, GPU:0, GPU:1"):
         choose(TWO, wanted, strict=True)
+
+
+def test_a_text_is_no_list_of_devices() -> None:
+    with pytest.raises(SettingsError, match=re.escape("devices: 'GPU:0' is a text, not a list; use devices=['GPU:0']")):
+        choose(("CPU:0", "GPU:0"), "GPU:0", strict=False)
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(("CPU:0",), ("CPU:0",)), (("CPU:0", "GPU:0"), ("GPU:0",))])

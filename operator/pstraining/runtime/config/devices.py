@@ -61,10 +61,12 @@ def choose(visible: Sequence[str], wanted: Sequence[str] | None, *, strict: bool
         strict: whether each wanted device must be visible. Otherwise missing ones are left out.
 
     Raises:
-        SettingsError: no device is wanted, a wanted device is not visible, or it is named twice.
+        SettingsError: no device is wanted, a wanted device is not visible, it is named twice, or `wanted` is a text.
     """
     if wanted is None:
         return accelerators(visible) or (CPU,)
+    if isinstance(wanted, str):
+        raise SettingsError(f"devices: {wanted!r} is a text, not a list; use devices=[{wanted!r}]")
     names = [_plain(name) for name in wanted]
     missing = [name for name in names if name not in visible]
     if not names or len(set(names)) < len(names) or (strict and missing):
