@@ -36,4 +36,17 @@ def _cause(facts: Facts, *, runs: bool, has_run: bool) -> tuple[Reason, str] | N
         return Reason.PS_LOST, "A parameter server is being restarted."
     if not role_status.chief_works(facts):
         return Reason.CHIEF_REPLACED, f"{role_status.leader(facts).capitalize()} is being restarted."
-    return Reason.WORKERS_LOST, "Missing workers are being restarted."
+    return Reason.WORKERS_LOST, _missing_workers(facts)
+
+
+def _missing_workers(facts: Facts) -> str:
+    """Return what a job without enough workers waits for: their restart, or a change by the user."""
+    worker = facts.job.spec.worker
+    given_up = sum(index < worker.replicas for index in facts.failures.given_up)
+    fewest, left = worker.min_replicas, worker.replicas - given_up
+    if fewest is None or left >= fewest:
+        return "Missing workers are being restarted."
+    return (
+        f"{given_up} of {worker.replicas} workers were given up, and {left} are left, fewer than worker.minReplicas "
+        f"{fewest}: increase worker.replicas, or lower worker.minReplicas."
+    )

@@ -118,6 +118,23 @@ def test_a_worker_is_given_up_while_enough_remain() -> None:
     assert "minReplicas 2" in failed["message"]
 
 
+@pytest.mark.parametrize("change", [{"replicas": 2, "minReplicas": 2}, {"replicas": 3, "minReplicas": 3}])
+def test_a_change_that_leaves_too_few_workers_is_the_cause_of_the_wait(change: dict[str, int]) -> None:
+    """The job could continue with the user's help, so it does not fail; no worker is being restarted."""
+    world = running(worker={"replicas": 3, "minReplicas": 2, "restartPolicy": "Never"})
+    fail(world, "worker", 1)
+    world.edit({"worker": change})
+    world.settle()
+    count, least = change["replicas"], change["minReplicas"]
+    words = f"1 of {count} workers were given up, and {count - 1} are left, fewer than worker.minReplicas {least}: "
+    assert phase(world) == "Restarting"
+    assert world.condition("Restarting")["reason"] == "WorkersLost"
+    assert world.condition("Restarting")["message"].startswith(words)
+    world.edit({"worker": {"replicas": 4, "minReplicas": 2}})
+    world.settle()
+    assert phase(world) == "Running"
+
+
 @pytest.mark.parametrize(
     ("worker", "reason", "words"),
     [
