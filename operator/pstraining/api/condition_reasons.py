@@ -54,7 +54,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.QUEUED: Reasons(
         (Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED),
         (
-            *(Reason.ADMITTED, Reason.STOPPING, Reason.QUEUE_IGNORED, Reason.NOT_QUEUED),
+            *(Reason.ADMITTED, Reason.STOPPING, Reason.QUEUE_IGNORED, Reason.NOT_QUEUED, Reason.KUEUE_NOT_INSTALLED),
             *(Reason.SUSPENDED, Reason.JOB_FINISHED),
         ),
     ),

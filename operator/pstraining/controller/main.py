@@ -172,13 +172,13 @@ class Operator:
             logger.info("New pods get no user and group IDs: the platform assigns them")
 
     async def _kueue_support(self) -> KueueSupport:
-        """Return whether jobs wait for Kueue; without its API, jobs with a queue wait until it is served."""
+        """Return whether jobs wait for Kueue; without its API, jobs with a queue do not start."""
         if not self.settings.kueue:
             return KueueSupport.OFF
         trouble = "The API server cannot be asked whether it serves Kueue's Workloads"
         if await answered(self.client.queues_are_served, trouble, CRD_POLL_SECONDS):
             return KueueSupport.ON
-        logger.warning("The API server does not serve Kueue's Workloads: jobs with a queue wait until it does")
+        logger.warning("The API server does not serve Kueue's Workloads: jobs with a queue do not start until it does")
         return KueueSupport.MISSING
 
     async def _wait_for_queues(self) -> None:

@@ -233,6 +233,8 @@ def _queued(situation: Situation) -> Iterator[ConditionUpdate]:
             yield ConditionUpdate(Condition.QUEUED, False, Reason.NOT_QUEUED)
     elif not state.decides:
         yield ConditionUpdate(Condition.QUEUED, False, Reason.QUEUE_IGNORED, queue_messages.ignored(state))
+    elif not situation.held_by_queue and state.support is KueueSupport.MISSING:
+        yield ConditionUpdate(Condition.QUEUED, False, Reason.KUEUE_NOT_INSTALLED, queue_messages.KEPT)
     elif not situation.held_by_queue:
         yield ConditionUpdate(Condition.QUEUED, False, Reason.ADMITTED, queue_messages.admitted(state))
     elif not teardown.is_over(snapshot):

@@ -191,7 +191,7 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         queueing.look_again(facts),
     )
     actions: Iterable[Action] = (*_changes(facts, launcher), *_force_deletions(facts))
-    if facts.queue.decides and facts.queue.unknown_flavors:
+    if facts.queue.lacks_assignments:
         # A template that is written now would lack the node labels of its flavor.
         actions = (action for action in actions if not _writes_template(action))
     return Plan(tuple(actions), requeue_at)

@@ -1,5 +1,7 @@
 """The messages of a job with a queue, which quote Kueue's messages where there are any."""
 
+from typing import Final
+
 from pstraining.api import names
 from pstraining.core.actions import Kind
 from pstraining.core.policies.admission import QueueState
@@ -7,6 +9,12 @@ from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
 from pstraining.resources.kueue import WorkloadTerms
+
+KEPT: Final = (
+    f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue. The job runs on without an "
+    "admission. No worker and no attempt of the chief or the evaluator is created meanwhile."
+)
+"""The message for a job that runs while Kueue is not installed."""
 
 
 def ignored(state: QueueState) -> str:

@@ -189,7 +189,8 @@ def transition(old: StatusCondition | None, new: StatusCondition) -> Event | Non
     """Return the event for a changed condition, or None if the change has none."""
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return None
-    if new.status == "False" and new.reason in OVER and new.type != Condition.RUNNING:
+    is_kept = new.type == Condition.QUEUED and new.reason == Reason.KUEUE_NOT_INSTALLED
+    if new.status == "False" and new.reason in OVER and new.type != Condition.RUNNING and not is_kept:
         return None  # the suspension, or the end, has its own event
     if new.type in (Condition.RESCALING, Condition.UPDATING, Condition.RESIZING):
         failed = (Reason.UPDATE_REFUSED, Reason.RESIZE_REFUSED, Reason.RESIZE_INFEASIBLE)

@@ -2,7 +2,8 @@
 
 A job whose label names a queue runs only while a Workload of it is admitted. Until then, and after an eviction, the
 operator treats the job as suspended: it stops in order, the chief first, and none of its pods exists. An admitted job
-has as many workers as Kueue has admitted. Level-based: equal snapshots give equal answers.
+has as many workers as Kueue has admitted. While Kueue is not installed, nobody can admit or evict a job: one that runs
+is kept as it is, and no other starts. Level-based: equal snapshots give equal answers.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
@@ -181,6 +183,11 @@ class QueueState:
         """The flavors of the admission that the operator could not read."""
         return frozenset() if self.granted is None else self.granted.flavors - self.objects.flavors.keys()
 
+    @property
+    def lacks_assignments(self) -> bool:
+        """Whether the assignments of a running job are not known, so that no template of pods may be written."""
+        return self.decides and (self.support is KueueSupport.MISSING or bool(self.unknown_flavors))
+
     @cached_property
     def assignments(self) -> dict[str, PodSetAssignment]:
         """Return the assignment of each pod set of an admitted job; empty for a job without a queue."""
@@ -240,16 +247,30 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
     job = state.job
     if not state.decides:
         return job
-    spec, workers = job.spec, state.workers
+    kept = is_kept(state, snapshot)
+    spec, workers = job.spec, _created_workers(job, snapshot) if kept else state.workers
     updates: dict[str, Any] = {}
     if workers != spec.worker.replicas:
         fewest = spec.worker.min_replicas
         # A greater minimum waits until the job queues again: the workers that it demands have no quota.
         least = None if fewest is None else min(fewest, max(1, workers))
         updates["worker"] = spec.worker.model_copy(update={"replicas": workers, "min_replicas": least})
-    if not has_ended and is_held(state, snapshot):
+    if not has_ended and not kept and is_held(state, snapshot):
         updates["run_policy"] = spec.run_policy.model_copy(update={"suspend": True})
     return job.model_copy(update={"spec": spec.model_copy(update=updates)}) if updates else job
+
+
+def is_kept(state: QueueState, snapshot: Snapshot) -> bool:
+    """Whether the job runs on as it is, because Kueue is not installed. A stop that has begun is completed."""
+    if state.support is not KueueSupport.MISSING or not teardown.workloads(snapshot):
+        return False
+    return not any(c.type == Condition.QUEUED and c.reason == Reason.STOPPING for c in snapshot.typed_status.conditions)
+
+
+def _created_workers(job: PSTrainingJob, snapshot: Snapshot) -> int:
+    """Return the number of workers that a job has, which its queue may have admitted in part."""
+    created = 1 + max((child.number(names.LABEL_INDEX) for child in snapshot.of_kind(Kind.DEPLOYMENT)), default=-1)
+    return min(created, job.spec.worker.replicas) or job.spec.worker.replicas
 
 
 def is_held(state: QueueState, snapshot: Snapshot) -> bool:
