@@ -130,6 +130,13 @@ class PortContract:
         with pytest.raises(NotFound):
             await port.get(Kind.STATEFUL_SET, namespace, "nothing")
 
+    async def test_objects_are_found_by_a_label(self, port: Any, namespace: str) -> None:
+        for name, value in (("digits", "a"), ("letters", "b")):
+            body = config_map({}, labels={"example.com/of": value})
+            await port.create(Kind.CONFIG_MAP, namespace, {**body, "metadata": {**body["metadata"], "name": name}})
+        found = await port.labelled(Kind.CONFIG_MAP, namespace, "example.com/of", "b")
+        assert [one["metadata"]["name"] for one in found] == ["letters"]
+
     async def test_an_apply_never_creates(self, port: Any, namespace: str) -> None:
         with pytest.raises((Conflict, NotFound)):
             await port.apply(Kind.CONFIG_MAP, namespace, "digits", with_uid(config_map({"a": "1"}), str(uuid.uuid4())))

@@ -52,6 +52,11 @@ class FakeKube:
         self._fail("get", kind, namespace, name)
         return copied(self._find(kind, namespace, name))
 
+    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
+        self._fail("list", kind, namespace, "")
+        found = (o for (k, n, _), o in self.objects.items() if (k, n) == (str(kind), namespace))
+        return [copied(o) for o in found if (o["metadata"].get("labels") or {}).get(label) == value]
+
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         self._request("apply", kind, namespace, name)
         if (str(kind), namespace, name) not in self.objects:

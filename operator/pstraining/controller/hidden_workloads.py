@@ -2,9 +2,9 @@
 
 For the watch, an object that has lost these labels is deleted. A running job without its Workload would stop, as after
 an eviction. A Workload that vanishes is therefore read once, before the next pass decides. It may also have lost them
-while no operator ran: the first Workload of a running job without any is read by its name. (The name of a slice is not
-known. Such a job stops, and its Workload gets the labels back when it is created again.) Other objects get their labels
-back when the operator creates them again (kube/executor.py), and no pod stops meanwhile.
+while no operator ran. The Workloads of a running job without quota are therefore looked for: the first one by its name,
+and the slices, whose names are not known, by Kueue's own label. Other objects get their labels back when the operator
+creates them again (kube/executor.py), and no pod stops meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Kind
 from pstraining.core.facts import recorded_end
 from pstraining.core.observe import controller_uid
-from pstraining.core.policies import teardown
+from pstraining.core.policies import admission, teardown
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import NotFound, Refused
 from pstraining.kube.port import ApiPort
@@ -54,8 +54,7 @@ class HiddenWorkloads:
         key = snapshot.namespace, snapshot.name
         vanished = self._watch_state.hidden_workloads.get(key)
         if vanished is None:
-            name = _sought(snapshot)
-            return name is not None and await self._look(snapshot, name)
+            return _lacks_quota(snapshot) and await self._search(snapshot)
         while vanished:  # others may vanish meanwhile
             name, uid = next(iter(vanished.items()))
             await self._look(snapshot, name, uid)
@@ -63,6 +62,17 @@ class HiddenWorkloads:
                 del vanished[name]
         self._watch_state.hidden_workloads.pop(key, None)
         return True
+
+    async def _search(self, snapshot: Snapshot) -> bool:
+        """Restore the labels of the job's Workloads that the watch has not delivered; return whether there are any."""
+        try:
+            found = await self._port.labelled(Kind.WORKLOAD, snapshot.namespace, kueue.LABEL_JOB_UID, snapshot.uid)
+        except (NotFound, Refused):
+            found = []
+        sought = {kueue.workload_name(job) for job in [snapshot.typed_job] if not isinstance(job, str)}
+        sought |= {str(workload["metadata"]["name"]) for workload in found}
+        unknown = sorted(name for name in sought if snapshot.child(Kind.WORKLOAD, name) is None)
+        return any([await self._look(snapshot, name) for name in unknown])
 
     async def _look(self, snapshot: Snapshot, name: str, uid: str | None = None) -> bool:
         """Restore the labels of a Workload, if it exists and is the job's; return whether it is now cached."""
@@ -78,11 +88,13 @@ class HiddenWorkloads:
         return True
 
 
-def _sought(snapshot: Snapshot) -> str | None:
-    """Return the name of the Workload by which a job runs, if the watch has delivered none of its Workloads."""
+def _lacks_quota(snapshot: Snapshot) -> bool:
+    """Whether a job in a queue runs, and the watch has delivered no Workload with quota of it."""
     labels = snapshot.job["metadata"].get("labels") or {}
     has_queue = snapshot.installation.kueue is KueueSupport.ON and labels.get(kueue.LABEL_QUEUE)
-    if not has_queue or snapshot.of_kind(Kind.WORKLOAD) or not teardown.workloads(snapshot):
-        return None
-    job = snapshot.typed_job
-    return None if isinstance(job, str) or recorded_end(snapshot.typed_status) else kueue.workload_name(job)
+    if not has_queue or not teardown.workloads(snapshot):
+        return False
+    job, status = snapshot.typed_job, snapshot.typed_status
+    if isinstance(job, str) or recorded_end(status):
+        return False
+    return not any(workload.has_quota for workload in admission.observed(job, snapshot, status).live)

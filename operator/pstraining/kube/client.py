@@ -83,6 +83,12 @@ class KubeClient:
         """Read one object."""
         return await self._request("GET", RESOURCES[kind].path(namespace, name))
 
+    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
+        """Read all objects of a kind with this value of a label."""
+        query = {"labelSelector": f"{label}={value}"}
+        answer = await self._request("GET", RESOURCES[kind].path(namespace), query)
+        return list(answer.get("items") or ())
+
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply by our field manager."""
         path = RESOURCES[kind].path(namespace, name)

@@ -41,6 +41,10 @@ class LeasedPort:
         """See `ApiPort.get`."""
         return await self._port.get(kind, namespace, name)
 
+    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
+        """See `ApiPort.labelled`."""
+        return await self._port.labelled(kind, namespace, label, value)
+
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
         """See `ApiPort.create`."""
         return await self._sent(lambda: self._port.create(kind, namespace, body))

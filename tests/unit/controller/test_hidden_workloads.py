@@ -113,6 +113,26 @@ async def test_a_job_whose_workload_has_lost_a_label_while_no_operator_ran_runs_
     assert not bench.kube.writes()
 
 
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_job_whose_slice_has_lost_a_label_while_no_operator_ran_runs_on(label: str, waits: bool) -> None:
+    """The name of a slice is not known. A further slice, which waits for quota, may be the only known Workload."""
+    bench = Bench()
+    await bench.admit()
+    first = bench.workload
+    metadata = {k: v for k, v in first["metadata"].items() if k != "uid"} | {"name": "slice"}
+    admitted = bench.kube.put({**first, "metadata": metadata}, **first["status"])
+    bench.kube.remove(Kind.WORKLOAD, "default", first["metadata"]["name"])
+    bench.unlabel(label)
+    if waits:
+        bench.kube.put({**admitted, "metadata": {**metadata, "name": "next"}, "status": {}})
+    before = bench.kube.world - {("Workload", "next")}
+    await Bench(bench.kube).settle()
+    assert before <= bench.kube.world, "nothing was stopped"
+    found = bench.kube.objects["Workload", "default", "slice"]["metadata"]
+    assert set(LABELS) <= found["labels"].keys()
+
+
 @pytest.mark.parametrize("error", [Transient("busy"), Conflict("changed", status=409, reason="Conflict")])
 async def test_a_workload_is_looked_for_until_the_api_server_answers(error: Exception) -> None:
     bench = Bench()

@@ -2,8 +2,8 @@
 
 A job whose label names a queue runs only while a Workload of it is admitted. Until then, and after an eviction, the
 operator treats the job as suspended: it stops in order, the chief first, and none of its pods exists. An admitted job
-has as many workers as Kueue has admitted. While Kueue is not installed, nobody can admit or evict a job: one that runs
-is kept as it is, and no other starts. Level-based: equal snapshots give equal answers.
+has as many workers as Kueue has admitted. While Kueue is not installed, a job that runs is kept as it is, and
+no other starts. Level-based: equal snapshots give equal answers.
 """
 
 from dataclasses import dataclass, field, replace
