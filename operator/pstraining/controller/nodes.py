@@ -1,8 +1,14 @@
-"""Holds the cluster's nodes: their Ready condition and out-of-service taint, without fields that heartbeats change."""
+"""Holds the cluster's nodes: their Ready condition and out-of-service taint, without fields that heartbeats change.
 
-from collections.abc import Iterable, Mapping
+The silence of a node counts from its first report here, because the node controller's clock may differ from the
+operator's.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
+from pstraining.controller.clocks import SYSTEM
 from pstraining.core.snapshot import OUT_OF_SERVICE
 
 KIND = "Node"
@@ -13,8 +19,15 @@ Object = Mapping[str, Any]
 class Nodes:
     """Nodes by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], datetime] = SYSTEM.time_of_day) -> None:
+        """Create the nodes.
+
+        Args:
+            clock: the time of day.
+        """
+        self._clock = clock
         self._nodes: dict[str, Object] = {}
+        self._silent_since: dict[str, datetime] = {}
 
     def observed(self, raw: Object) -> bool:
         """Record a node from the watch; return whether the jobs of its pods need a pass."""
@@ -22,6 +35,10 @@ class Nodes:
         name = new["metadata"]["name"]
         old = self._nodes.get(name)
         self._nodes[name] = new
+        if not _is_silent(new):
+            self._silent_since.pop(name, None)
+        elif old is None or old["status"] != new["status"]:
+            self._silent_since[name] = self._clock()
         # A new healthy node changes nothing for any job.
         return new != old and not (old is None and _is_healthy(new))
 
@@ -32,7 +49,12 @@ class Nodes:
         if node is None or node["metadata"]["uid"] != raw["metadata"]["uid"]:
             return False
         del self._nodes[name]
+        self._silent_since.pop(name, None)
         return True
+
+    def silent_since(self, name: str) -> datetime | None:
+        """Return when it was first seen that a node does not report; None if it reports."""
+        return self._silent_since.get(name)
 
     def of(self, pods: Iterable[Object]) -> tuple[Object, ...]:
         """Return the existing nodes of these pods."""
@@ -48,6 +70,10 @@ def _trim(raw: Object) -> dict[str, Any]:
         "spec": {"taints": [{"key": OUT_OF_SERVICE} for t in taints if t.get("key") == OUT_OF_SERVICE]},
         "status": {"conditions": [{k: c[k] for k in _KEPT if k in c} for c in conditions if c["type"] == "Ready"]},
     }
+
+
+def _is_silent(node: Object) -> bool:
+    return all(c.get("status") == "Unknown" for c in node["status"]["conditions"])
 
 
 def _is_healthy(node: Object) -> bool:

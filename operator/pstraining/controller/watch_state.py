@@ -11,7 +11,7 @@ from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.nodes import Nodes
 from pstraining.core.actions import Kind
 from pstraining.core.observe import observe
-from pstraining.core.snapshot import QueueObjects, Snapshot
+from pstraining.core.snapshot import Node, QueueObjects, Snapshot
 from pstraining.core.usage import Usage
 from pstraining.resources.installation import STANDARD, Installation
 
@@ -101,4 +101,11 @@ class WatchState:
         uid = view.job["metadata"]["uid"]
         installation, stall = self.installation, self.stall(key, uid)
         snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
-        return replace(snapshot, queue_objects=self.queue_objects(), usage=self.usage(key, uid))
+        nodes, objects = self._timed(snapshot), self.queue_objects()
+        return replace(snapshot, nodes=nodes, queue_objects=objects, usage=self.usage(key, uid))
+
+    def _timed(self, snapshot: Snapshot) -> Mapping[str, Node] | None:
+        """Return the nodes of a snapshot with the times at which their silence was first seen."""
+        if snapshot.nodes is None:
+            return None
+        return {name: replace(n, silent_since=self.nodes.silent_since(name)) for name, n in snapshot.nodes.items()}

@@ -1,18 +1,27 @@
 """Relevant changes of a node, and the jobs that they affect."""
 
 import copy
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.controller import registration
 from pstraining.controller.nodes import Nodes
 from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
-from tests.support.builders import job, pod
+from pstraining.core.policies import cut_off
+from tests.support.builders import NOW, job, pod, stamp, typed
 from tests.support.simulation import node
+from tests.support.snapshots import a_pod
 
 OUT = "node.kubernetes.io/out-of-service"
+LOST = (
+    a_pod(names.PS, 0, "node-1", silent=True, lost=True, deleting=True),
+    a_pod(names.PS, 0, "node-2", member=1),
+)
 LOUD: dict[str, Any] = {"images": [{"names": ["a"]}], "addresses": [{"address": "10.0.0.1"}]}
 
 
@@ -56,6 +65,35 @@ def test_the_nodes_of_pods() -> None:
     pending = pod("worker")
     del pending["spec"]["nodeName"]
     assert [n["metadata"]["name"] for n in nodes.of([pod("ps"), pod("chief"), pending])] == ["node-1"]
+
+
+def unknown_since(hours: int) -> dict[str, Any]:
+    """Return a node that does not report, by the node controller's clock since some hours after `NOW`."""
+    found = node("node-1", "Unknown")
+    found["status"]["conditions"][0]["lastTransitionTime"] = stamp(NOW + timedelta(hours=hours))
+    return found
+
+
+@pytest.mark.parametrize("skew", [-1, 0, 1])
+def test_the_wait_for_other_nodes_begins_when_the_silence_is_seen(skew: int) -> None:
+    """The node controller's clock is an hour behind the operator's, equal, or an hour ahead."""
+    now = NOW
+    state = WatchState(watches_nodes=True, nodes=Nodes(lambda: now))
+    manifest = job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}})
+    state.cache.observed(manifest)
+    state.cache.observed(pod("ps"))
+    state.receive(unknown_since(skew), "MODIFIED")
+    now += timedelta(seconds=1)
+    state.receive(unknown_since(skew), None)
+
+    def is_held(seconds: int) -> bool:
+        seen = replace(state.snapshot(("default", "digits")), pods=LOST)
+        return cut_off.is_held(typed(manifest), seen, LOST[0], NOW + timedelta(seconds=seconds))
+
+    assert [is_held(seconds) for seconds in (0, 19, 20)] == [True, True, False]
+    state.receive(node("node-1"), "MODIFIED")
+    state.receive(unknown_since(skew), "MODIFIED")
+    assert [is_held(seconds) for seconds in (20, 21)] == [True, False], "it was back in between"
 
 
 @pytest.mark.asyncio
