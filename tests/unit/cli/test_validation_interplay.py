@@ -28,17 +28,33 @@ def test_the_default_number_of_standbys_is_no_request() -> None:
     assert wrong_with(with_defaults(job(spec=URI))) == []
 
 
-@pytest.mark.parametrize(
-    ("mode", "evaluator", "warns"),
-    [("ReadWriteOncePod", True, True), ("ReadWriteOncePod", False, False), ("ReadWriteOnce", True, False)],
+UNTIL_THE_END = "is ReadWriteOncePod, so the evaluator's pod waits until {} has ended; use another mode"
+ON_ITS_NODE = (
+    "is ReadWriteOnce, so the evaluator's pod starts only on the node of {}; use ReadWriteMany, or set "
+    "spec.checkpoint.uri instead of the claim"
 )
-def test_a_claim_of_one_pod_is_not_for_an_evaluator(mode: str, evaluator: bool, warns: bool) -> None:
-    claim = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
-    found = said(checkpoint={"volumeClaimTemplate": claim}, evaluator={"enabled": evaluator})
-    assert found == warns * [
-        "warning spec.checkpoint.volumeClaimTemplate.accessModes: is ReadWriteOncePod, so the evaluator's pod waits "
-        "until the chief has ended; use another mode"
-    ]
+
+
+@pytest.mark.parametrize(("chief", "writer"), [(True, "the chief"), (False, "worker 0")])
+@pytest.mark.parametrize(
+    ("modes", "message"),
+    [
+        (["ReadWriteOncePod"], UNTIL_THE_END),
+        (["ReadWriteOnce"], ON_ITS_NODE),
+        (["ReadWriteOnce", "ReadOnlyMany"], ON_ITS_NODE),
+        (["ReadWriteOnce", "ReadWriteMany"], ""),
+        (["ReadWriteMany"], ""),
+    ],
+)
+def test_a_claim_of_one_pod_or_node_is_not_for_an_evaluator(
+    modes: list[str], message: str, chief: bool, writer: str
+) -> None:
+    claim = {"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}}
+    spec: dict[str, Any] = {"checkpoint": {"volumeClaimTemplate": claim}, "chief": {"enabled": chief}}
+    field = "spec.checkpoint.volumeClaimTemplate.accessModes"
+    expected = [f"warning {field}: {message.format(writer)}"] if message else []
+    assert said(**spec, evaluator={"enabled": True}) == expected
+    assert said(**spec, evaluator={"enabled": False}) == said(**spec) == []
 
 
 @pytest.mark.parametrize(

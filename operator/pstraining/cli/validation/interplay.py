@@ -7,7 +7,7 @@ from pstraining.api import names
 from pstraining.cli.validation.schema import Finding, Severity
 from pstraining.resources.containers import all_containers
 
-_ONE_POD = "ReadWriteOncePod"
+_ONE_POD, _ONE_NODE, _MANY_NODES = "ReadWriteOncePod", "ReadWriteOnce", "ReadWriteMany"
 
 
 def without_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
@@ -18,7 +18,7 @@ def without_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     """
     yield from _standbys(of_job[names.PS].get("standby") or {})
     yield from _unused_claims(of_job)
-    yield from _claim_of_one_pod(of_job)
+    yield from _claim_of_an_evaluator(of_job)
     yield from _resources_of_pods(of_job)
 
 
@@ -53,8 +53,18 @@ def _unused_claims(of_job: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(f"spec.ps.volumeClaimTemplates[{index}]", message, Severity.WARNING)
 
 
-def _claim_of_one_pod(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+def _claim_of_an_evaluator(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the access mode of a claim that the evaluator's pod cannot mount beside the pod that writes checkpoints."""
     claim = (of_job.get("checkpoint") or {}).get("volumeClaimTemplate") or {}
-    if _ONE_POD in (claim.get("accessModes") or ()) and (of_job.get(names.EVALUATOR) or {}).get("enabled"):
-        message = f"is {_ONE_POD}, so the evaluator's pod waits until the chief has ended; use another mode"
-        yield Finding("spec.checkpoint.volumeClaimTemplate.accessModes", message, Severity.WARNING)
+    if not (of_job.get(names.EVALUATOR) or {}).get("enabled"):
+        return
+    modes = claim.get("accessModes") or ()
+    writer = "the chief" if (of_job.get(names.CHIEF) or {}).get("enabled", True) else "worker 0"
+    if _ONE_POD in modes:
+        message = f"is {_ONE_POD}, so the evaluator's pod waits until {writer} has ended; use another mode"
+    elif _ONE_NODE in modes and _MANY_NODES not in modes:
+        message = f"is {_ONE_NODE}, so the evaluator's pod starts only on the node of {writer}; use {_MANY_NODES}"
+        message += ", or set spec.checkpoint.uri instead of the claim"
+    else:
+        return
+    yield Finding("spec.checkpoint.volumeClaimTemplate.accessModes", message, Severity.WARNING)
