@@ -315,6 +315,8 @@ def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
     admitted = {"conditions": [{"type": "Queued", "status": "False", "reason": "Admitted"}]}
     planned = Planned({**made, "status": admitted}, ())
     assert "queue" not in report(planned, None)
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": None}
+    assert "queue" not in report(planned_for(None, made, NOW), None), "null counts as absent"
 
 
 def test_empty_or_non_string_labels_hide_no_object() -> None:

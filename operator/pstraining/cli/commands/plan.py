@@ -305,7 +305,7 @@ def queue_of(planned: Planned) -> str:
     job = planned.job
     is_admitted = condition(dict(job), Condition.QUEUED).get("reason") == Reason.ADMITTED
     labels = job["metadata"].get("labels") or {}
-    return "" if is_admitted else str(labels.get(kueue.LABEL_QUEUE, ""))
+    return "" if is_admitted else str(labels.get(kueue.LABEL_QUEUE) or "")
 
 
 def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
