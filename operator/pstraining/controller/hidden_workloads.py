@@ -3,8 +3,8 @@
 For the watch, an object that has lost these labels is deleted. A running job without its Workload would stop, as after
 an eviction. A Workload that vanishes is therefore read once, before the next pass decides. It may also have lost them
 while no operator ran. The Workloads of a running job without quota are therefore looked for: the first one by its name,
-and the slices, whose names are not known, by Kueue's own label. Other objects get their labels back when the operator
-creates them again (kube/executor.py), and no pod stops meanwhile.
+and slices by Kueue's own label, because their names are not known. Other objects get their labels back when the
+operator creates them again (kube/executor.py), and no pod stops meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
