@@ -312,9 +312,16 @@ def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
     with console.capture() as shown:
         console.print(picture(planned, None))
     assert "waits in the queue team-a" in shown.get()
-    admitted = {"conditions": [{"type": "Queued", "status": "False", "reason": "Admitted"}]}
-    planned = Planned({**made, "status": admitted}, ())
-    assert "queue" not in report(planned, None)
+    for status, reason, waits in (
+        ("False", "Admitted", False),
+        ("False", "QueueIgnored", False),
+        ("False", "KueueNotInstalled", False),
+        ("True", "KueueNotInstalled", True),
+        ("False", "Stopping", True),
+    ):
+        stored = {"conditions": [{"type": "Queued", "status": status, "reason": reason}]}
+        planned = Planned({**made, "status": stored}, ())
+        assert ("queue" in report(planned, None)) is waits
     made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": None}
     assert "queue" not in report(planned_for(None, made, NOW), None), "null counts as absent"
 

@@ -301,11 +301,12 @@ def total(planned: Planned) -> tuple[int, Amounts]:
 
 
 def queue_of(planned: Planned) -> str:
-    """Return the queue in which the job waits before it gets pods; empty without one, or after an admission."""
+    """Return the queue in which the job waits before it gets pods; empty without one, or if it may have pods."""
     job = planned.job
-    is_admitted = condition(dict(job), Condition.QUEUED).get("reason") == Reason.ADMITTED
+    found, may_run = condition(dict(job), Condition.QUEUED), (Reason.ADMITTED, Reason.QUEUE_IGNORED)
+    runs = found.get("status") == "False" and found.get("reason") in (*may_run, Reason.KUEUE_NOT_INSTALLED)
     labels = job["metadata"].get("labels") or {}
-    return "" if is_admitted else str(labels.get(kueue.LABEL_QUEUE) or "")
+    return "" if runs else str(labels.get(kueue.LABEL_QUEUE) or "")
 
 
 def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
