@@ -77,8 +77,8 @@ def waiting(state: QueueState) -> str:
     current = state.current
     if state.support is KueueSupport.MISSING:
         return (
-            f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue, or remove the label "
-            f"{kueue.LABEL_QUEUE}. The job waits, and starts automatically."
+            f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue, or suspend the job and "
+            f"remove its label {kueue.LABEL_QUEUE}. The job waits, and starts automatically."
         )
     if current is None and state.prebuilt:
         return f"Workload {state.prebuilt}, which MultiKueue sends with the job, does not exist."

@@ -64,7 +64,9 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.AWAITS_ADMISSION: Advice(
         f"Wait for quota, or check the queue: kubectl describe localqueue{NAMESPACE}.", PENDING
     ),
-    Reason.KUEUE_NOT_INSTALLED: Advice("Install Kueue, or remove the label kueue.x-k8s.io/queue-name.", PENDING),
+    Reason.KUEUE_NOT_INSTALLED: Advice(
+        "Install Kueue, or suspend the job and remove its label kueue.x-k8s.io/queue-name.", PENDING
+    ),
     Reason.QUEUE_IGNORED: Advice("Set kueue.enabled in the values of the operator's chart.", PENDING),
     Reason.UNSCHEDULABLE: Advice(
         "Request less, add nodes, or check taints, node selectors and unbound volumes.", PENDING
