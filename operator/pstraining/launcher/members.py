@@ -21,6 +21,8 @@ else:
 DRAINING_SECONDS = 5.0
 """Upper bound of the time for which a server in sync keeps running after the signal to stop, unless it has the only
 copy of its shard's state. The chief polls every second, and then continues without this member."""
+PROBE_SECONDS = 0.5
+"""Seconds between two probes of the other members by a server that has the only copy."""
 LINGER_SECONDS = 1.5
 """Seconds for which a stopped pod stays without its server. Refused connections meanwhile show the other members that
 the server has ended; an address without a pod would only be silent."""
@@ -109,14 +111,16 @@ class Draining:
                 mark(marker)
         is_logged = False
         while view := view_in_sync(self._in_sync_marker):
-            if time.monotonic() >= until:
-                others = probe_all(shard_members.peers(task)).values()
-                if not is_open("127.0.0.1", port) or not is_only_copy(view, others):
-                    return
-                if not is_logged:
-                    log("no other member has this shard's state: the server runs until one has it")
-                is_logged = True
-            time.sleep(0.05)
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            others = probe_all(shard_members.peers(task)).values()
+            if not is_open("127.0.0.1", port) or not is_only_copy(view, others):
+                return
+            if not is_logged:
+                log("no other member has this shard's state: the server runs until one has it")
+            is_logged = True
+            time.sleep(PROBE_SECONDS)
 
 
 def view_in_sync(marker: str) -> View:
