@@ -1,6 +1,6 @@
 """Looking up the job that a command names, and reading its status."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
@@ -52,6 +52,13 @@ def each(items: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
     Raises:
         CommandError: some items failed; the message has a line for each error.
     """
+    done, errors = attempted(items, act)
+    raise_all(errors)
+    return done
+
+
+def attempted(items: Iterable[_From], act: Callable[[_From], _To]) -> tuple[list[_To], list[CommandError]]:
+    """Apply a function to each item, even after an error, and return the results and the errors."""
     done: list[_To] = []
     errors: list[CommandError] = []
     for one in items:
@@ -59,13 +66,21 @@ def each(items: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
             done.append(act(one))
         except CommandError as error:
             errors.append(error)
+    return done, errors
+
+
+def raise_all(errors: Sequence[CommandError]) -> None:
+    """Raise the errors of several items as one; do nothing without any.
+
+    Raises:
+        CommandError: there are errors; the message has a line for each.
+    """
     if len(errors) > 1:
         codes = {error.code for error in errors}
         code = codes.pop() if len(codes) == 1 else ExitCode.ERROR
         raise CommandError("\nError: ".join(dict.fromkeys(str(error) for error in errors)), code)
     if errors:
         raise errors[0]
-    return done
 
 
 def job_named(cluster: ClusterClient, namespace: str, name: str) -> Object:

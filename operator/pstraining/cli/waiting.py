@@ -1,8 +1,9 @@
 """Waiting until a job reaches a state, with a line for each change in between."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import typer
 
@@ -10,7 +11,7 @@ from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, end_of, is_sent, is_true, manager
+from pstraining.cli.jobs import attempted, condition, end_of, is_sent, is_true, manager
 
 EVERY, SELDOM = 0.5, 5.0
 """Initial and maximum seconds between two polls."""
@@ -38,7 +39,8 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
     Args:
         cluster: the job's cluster.
         job: the job as it was last stored; states of older generations are ignored. A job that MultiKueue sends to
-            another cluster has the status from before its change, or none if it was not changed.
+            another cluster has the status from before its change, or none if it was not changed. The job is not read
+            again if it has ended.
         reached: returns a message once the stored job is in the state, and "" before. May raise CommandError.
         patience: timeout, clock and receiver of messages.
 
@@ -48,6 +50,8 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
     Raises:
         CommandError: the job was deleted, or the timeout has expired.
     """
+    if _is_over(job) and (found := reached(job)):
+        return found
     begin, pause, last = patience.clock(), EVERY, ""
     while True:
         found, line = _look(cluster, job, reached)
@@ -65,6 +69,54 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
             last = line
         patience.sleep(min(pause, left))
         pause = min(SELDOM, pause * GROWTH)
+
+
+def follow_each(
+    cluster: ClusterClient,
+    jobs: Iterable[Object],
+    wait: Callable[[ClusterClient, Object, Patience], str],
+    patience: Patience,
+) -> list[CommandError]:
+    """Wait for one job after the other, print the result of each, and return the errors.
+
+    The pauses of a wait look at the later jobs as well. A job that ends meanwhile may be deleted before its turn, by
+    runPolicy.ttlSecondsAfterFinished, and its end counts.
+
+    Args:
+        cluster: the jobs' cluster.
+        jobs: the jobs, as for `follow`.
+        wait: waits for one of them by `follow`, and returns the message about it.
+        patience: timeout, clock and receiver of messages of each wait.
+    """
+    later = list(jobs)
+
+    def sleep(seconds: float) -> None:
+        _note_ends(cluster, later)
+        patience.sleep(seconds)
+
+    def turns() -> Iterator[Object]:
+        while later:
+            yield later.pop(0)
+
+    attentive = replace(patience, sleep=sleep)
+    return attempted(turns(), lambda job: typer.echo(wait(cluster, job, attentive)))[1]
+
+
+def _note_ends(cluster: ClusterClient, jobs: list[Object]) -> None:
+    """Replace the jobs that have ended by what is stored of them."""
+    with suppress(RequestError):  # the wait for the job reports it
+        for index, job in enumerate(jobs):
+            if _is_over(job):
+                continue
+            metadata = job["metadata"]
+            now = cluster.job(metadata["namespace"], metadata["name"])
+            if now is not None and now["metadata"]["uid"] == metadata["uid"] and _is_over(now):
+                jobs[index] = now
+
+
+def _is_over(job: Object) -> bool:
+    """Return whether the job has ended, which is final. The status is that of the stored spec."""
+    return end_of(job) is not None and _describes(job, job)
 
 
 def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]) -> tuple[str, str]:
@@ -99,7 +151,7 @@ def _describes(now: Object, job: Object) -> bool:
 
 def unchanged(job: Object) -> Object:
     """Return a job that the command has not changed, for `follow`: any status of a copy elsewhere describes it."""
-    return {key: value for key, value in job.items() if key != "status"}
+    return job if _is_over(job) else {key: value for key, value in job.items() if key != "status"}
 
 
 def is_seen(job: Object, generation: int) -> bool:

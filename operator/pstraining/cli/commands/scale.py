@@ -1,6 +1,7 @@
 """`scale JOB... --workers N`: change the number of workers. Workers that stay continue to train."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,10 +10,10 @@ from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, each, end_of, is_true, job_named
+from pstraining.cli.jobs import condition, each, end_of, is_true, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.scaling import check_workers
-from pstraining.cli.waiting import Patience, follow, is_held, is_suspended, unchanged
+from pstraining.cli.waiting import Patience, follow, follow_each, is_held, is_suspended, unchanged
 
 
 def scale(
@@ -53,7 +54,7 @@ def scale_to(
     where = namespace or cluster.namespace
     changed = each(jobs, lambda name: _changed(cluster, where, name, workers))
     if patience is not None:
-        each(changed, lambda job: typer.echo(_awaited(cluster, job, workers, patience)))
+        raise_all(follow_each(cluster, changed, partial(_awaited, workers), patience))
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) -> Object:
@@ -72,7 +73,7 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) ->
     return job_named(cluster, namespace, name)
 
 
-def _awaited(cluster: ClusterClient, job: Object, workers: int, patience: Patience) -> str:
+def _awaited(workers: int, cluster: ClusterClient, job: Object, patience: Patience) -> str:
     """Wait until the workers of a scaled job are ready, and return the message about them."""
     if is_held(job):
         return _held(job, workers)

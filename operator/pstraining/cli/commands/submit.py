@@ -13,12 +13,12 @@ from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import ArgumentError
-from pstraining.cli.jobs import each
+from pstraining.cli.jobs import each, raise_all
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import all_placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
-from pstraining.cli.waiting import Patience, follow, is_held, running_or_ended, unchanged
+from pstraining.cli.waiting import Patience, follow, follow_each, is_held, running_or_ended, unchanged
 from pstraining.resources import kueue
 
 
@@ -65,7 +65,7 @@ def submit(
     jobs = all_placed(found, namespace, cluster.namespace)
     stored = each(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
     if wait:
-        each(stored, lambda job: typer.echo(awaited(cluster, job, Patience(timeout))))
+        raise_all(follow_each(cluster, stored, awaited, Patience(timeout)))
 
 
 def awaited(cluster: ClusterClient, job: Object, patience: Patience) -> str:

@@ -7,9 +7,9 @@ import typer
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import each, end_of, is_sent, is_true, job_named
+from pstraining.cli.jobs import each, end_of, is_sent, is_true, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
-from pstraining.cli.waiting import Patience, follow, is_suspended, running_or_ended, unchanged
+from pstraining.cli.waiting import Patience, follow, follow_each, is_suspended, running_or_ended, unchanged
 
 
 def suspend(
@@ -56,7 +56,7 @@ def set_suspended(
     changed = each(jobs, lambda name: _changed(cluster, where, name, suspended))
     if patience is not None:
         wait = _stop if suspended else _start
-        each(filter(None, changed), lambda job: typer.echo(wait(cluster, job, patience)))
+        raise_all(follow_each(cluster, filter(None, changed), wait, patience))
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, suspended: bool) -> Object | None:

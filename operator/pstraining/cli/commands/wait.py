@@ -13,12 +13,12 @@ from typing import Annotated, Final
 import typer
 
 from pstraining.api.conditions import ALWAYS_PRESENT, Condition
-from pstraining.cli.client import KubeconfigClient, Object
+from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, each, end_of, job_named
+from pstraining.cli.jobs import condition, each, end_of, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, OptionalTimeout
-from pstraining.cli.waiting import Patience, ended, follow, refuse_invalid, runs, unchanged
+from pstraining.cli.waiting import Patience, ended, follow, follow_each, refuse_invalid, runs, unchanged
 
 END: Final = "end"
 RUNNING: Final = "running"
@@ -53,7 +53,11 @@ def wait(
     reached = goal_of(goal)
     cluster = KubeconfigClient(context)
     found = each(jobs, partial(job_named, cluster, namespace or cluster.namespace))
-    each(found, lambda job: typer.echo(follow(cluster, unchanged(job), reached, Patience(timeout))))
+    raise_all(follow_each(cluster, map(unchanged, found), partial(_awaited, reached), Patience(timeout)))
+
+
+def _awaited(reached: Callable[[Object], str], cluster: ClusterClient, job: Object, patience: Patience) -> str:
+    return follow(cluster, job, reached, patience)
 
 
 def goal_of(text: str) -> Callable[[Object], str]:
