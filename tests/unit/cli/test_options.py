@@ -69,11 +69,12 @@ def test_several_jobs_are_suspended_and_resumed_at_once(
 ) -> None:
     cluster = JobCluster(running())
     monkeypatch.setattr(suspend, "KubeconfigClient", lambda context: cluster)
+    monkeypatch.setattr(suspend, "Patience", lambda seconds: cluster.patience)
     result = CliRunner().invoke(app, ["suspend", "other", "pstj/digits", "--wait", "--timeout", "1m"])
     assert (
         str(result.exception) == "There is no PSTrainingJob other in namespace default. Jobs in this namespace: digits."
     )
-    assert result.stdout == "digits in default: suspended\n"
+    assert result.stdout == "digits in default: suspended\ndigits is suspended.\n"
     set_suspended(cluster, ["digits", "digits"], False, patience=cluster.patience)
     assert capsys.readouterr().out.splitlines() == [
         "digits in default: resumed",
@@ -87,6 +88,9 @@ def test_several_jobs_are_scaled(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CommandError, match=r"other in namespace default.*\nError: .*another in namespace default"):
         scale_to(cluster, ["other", "digits", "another"], 3)
     assert cluster.asked == [("scale", 3)]
+    with pytest.raises(CommandError, match="other in namespace default"):
+        scale_to(cluster, ["other", "digits"], 1, patience=cluster.patience)
+    assert capsys.readouterr().out.splitlines()[-1] == "digits: 1 of 1 worker ready."
 
 
 def test_several_jobs_are_shown_in_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -278,10 +278,15 @@ def test_a_refused_job_does_not_keep_the_others_back(tmp_path: Path, monkeypatch
     monkeypatch.setattr("pstraining.cli.commands.submit.apply", stored)
     monkeypatch.setattr("pstraining.cli.commands.submit.follow", waits)
     result = CliRunner().invoke(app, ["submit", "-f", str(path), "--wait"])
-    assert (said, str(result.exception)) == (["a", "b", "c"], "a in default was not submitted. The quota is used up.")
+    assert said == ["a", "b", "c", "waits for b", "waits for c"]
+    assert isinstance(result.exception, CommandError)
+    assert (str(result.exception), result.exception.code) == (
+        "a in default was not submitted. The quota is used up.\nError: b has failed.\nError: c has failed.",
+        ExitCode.ERROR,
+    )
     path.write_text(yaml.safe_dump_all(three[1:]))
     result = CliRunner().invoke(app, ["submit", "-f", str(path), "--wait"])
-    assert said[3:] == ["b", "c", "waits for b", "waits for c"]
+    assert said[5:] == ["b", "c", "waits for b", "waits for c"]
     assert isinstance(result.exception, CommandError)
     assert (str(result.exception), result.exception.code) == (
         "b has failed.\nError: c has failed.",

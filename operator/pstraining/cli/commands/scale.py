@@ -10,7 +10,7 @@ from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, each, end_of, is_true, job_named, raise_all
+from pstraining.cli.jobs import attempted, condition, end_of, is_true, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.scaling import check_workers
 from pstraining.cli.waiting import Patience, follow, follow_each, is_held, is_suspended, unchanged
@@ -52,9 +52,10 @@ def scale_to(
         CommandError: a job does not exist or has ended, the API's rules refuse the number, or the timeout expired.
     """
     where = namespace or cluster.namespace
-    changed = each(jobs, lambda name: _changed(cluster, where, name, workers))
+    changed, errors = attempted(jobs, lambda name: _changed(cluster, where, name, workers))
     if patience is not None:
-        raise_all(follow_each(cluster, changed, partial(_awaited, workers), patience))
+        errors += follow_each(cluster, changed, partial(_awaited, workers), patience)
+    raise_all(errors)
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) -> Object:

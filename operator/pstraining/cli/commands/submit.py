@@ -13,7 +13,7 @@ from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import ArgumentError
-from pstraining.cli.jobs import each, raise_all
+from pstraining.cli.jobs import attempted, raise_all
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import all_placed, sent
@@ -63,9 +63,10 @@ def submit(
         return
     cluster = KubeconfigClient(context)
     jobs = all_placed(found, namespace, cluster.namespace)
-    stored = each(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
+    stored, errors = attempted(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
     if wait:
-        raise_all(follow_each(cluster, stored, awaited, Patience(timeout)))
+        errors += follow_each(cluster, stored, awaited, Patience(timeout))
+    raise_all(errors)
 
 
 def awaited(cluster: ClusterClient, job: Object, patience: Patience) -> str:

@@ -7,7 +7,7 @@ import typer
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import each, end_of, is_sent, is_true, job_named, raise_all
+from pstraining.cli.jobs import attempted, end_of, is_sent, is_true, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.waiting import Patience, follow, follow_each, is_suspended, running_or_ended, unchanged
 
@@ -53,10 +53,11 @@ def set_suspended(
         CommandError: a job does not exist, the change was refused, or the timeout expired.
     """
     where = namespace or cluster.namespace
-    changed = each(jobs, lambda name: _changed(cluster, where, name, suspended))
+    changed, errors = attempted(jobs, lambda name: _changed(cluster, where, name, suspended))
     if patience is not None:
         wait = _stop if suspended else _start
-        raise_all(follow_each(cluster, filter(None, changed), wait, patience))
+        errors += follow_each(cluster, filter(None, changed), wait, patience)
+    raise_all(errors)
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, suspended: bool) -> Object | None:
