@@ -23,12 +23,16 @@ from pstraining.cli.jobs import job_named, phase
 from pstraining.cli.metrics.measurement import measure
 from pstraining.cli.options import Context, Format, job_argument
 from pstraining.cli.output import Output, PrintedKind, show
+from pstraining.resources.resource_requests import parse
 
 MEASURED: Final = 3.0
 """Seconds between the scrapes that measure a running job's rate."""
 CPU: Final = "500m"
 MEMORY: Final = "1Gi"
 """CPU and memory of a parameter server for which nodes need room, by default."""
+CORES_MAX: Final = 10_000
+MEMORY_MIN: Final = "1Mi"
+"""Less is a number without its unit, or with the unit m."""
 
 
 def doctor(
@@ -73,15 +77,32 @@ def doctor(
         if diagnosis["result"] == CheckResult.FAIL:
             raise typer.Exit(ExitCode.ERROR)
         return
-    cpu, memory = CPU if cpu is None else cpu, MEMORY if memory is None else memory
-    try:
-        need = Amount.of({"cpu": cpu, "memory": memory})
-    except ValueError as error:
-        raise ArgumentError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
+    need = size_of(CPU if cpu is None else cpu, MEMORY if memory is None else memory)
     found = list(_all(context, namespace, need))
     show(PrintedKind.INSTALLATION, report(found), output, lambda: picture(found))
     if any(c.result is CheckResult.FAIL for c in found):
         raise typer.Exit(ExitCode.ERROR)
+
+
+def size_of(cpu: str, memory: str) -> Amount:
+    """Return the size of a parameter server.
+
+    Args:
+        cpu: the value of --cpu.
+        memory: the value of --memory.
+
+    Raises:
+        ArgumentError: a value is not a quantity, or no parameter server has it.
+    """
+    try:
+        need = Amount.of({"cpu": cpu, "memory": memory})
+    except ValueError as error:
+        raise ArgumentError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
+    if not 0 < need.cpu <= CORES_MAX:
+        raise ArgumentError(f"--cpu {cpu}: must be more than 0 and at most {CORES_MAX} cores, such as 4 or 500m.")
+    if need.memory < parse(MEMORY_MIN):
+        raise ArgumentError(f"--memory {memory}: must be at least {MEMORY_MIN}, and have a unit, such as 16Gi.")
+    return need
 
 
 def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: datetime) -> dict[str, Any]:
