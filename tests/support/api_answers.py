@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    do_GET = do_POST = do_PATCH = answer  # noqa: N815 - http.server's names
+    do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 - http.server's names
 
     def log_message(self, format: str, *args: Any) -> None:
         """Suppress the access log."""

@@ -46,10 +46,10 @@ class Nowhere:
     def create(self, api: str, plural: str, body: Object) -> Object:
         raise NotImplementedError
 
-    def delete(self, namespace: str, name: str) -> None:
+    def delete(self, namespace: str, name: str, uid: str) -> None:
         raise NotImplementedError
 
-    def scale(self, namespace: str, name: str, workers: int) -> None:
+    def scale(self, namespace: str, name: str, workers: int, version: str = "") -> None:
         raise NotImplementedError
 
     def read(self, path: str) -> Any:

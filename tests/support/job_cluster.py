@@ -74,7 +74,7 @@ class JobCluster(Nowhere):
         self.world.edit(change["spec"])
         return copied(self._existing())
 
-    def scale(self, namespace: str, name: str, workers: int) -> None:
+    def scale(self, namespace: str, name: str, workers: int, version: str = "") -> None:
         """Change the number of workers."""
         self._write("scale", workers)
         self.world.edit({"worker": {"replicas": workers}})

@@ -76,16 +76,28 @@ class ClusterClient(Protocol):
         """Apply a PSTrainingJob server-side and return the stored object. Raises ConflictError unless forced."""
 
     def patch(self, namespace: str, name: str, change: Object) -> Object:
-        """Change a PSTrainingJob with a merge patch and return the stored object."""
+        """Change a PSTrainingJob with a merge patch and return the stored object.
+
+        Raises:
+            RequestError: for example, with status 422, the change has another metadata.uid than the job.
+        """
 
     def create(self, api: str, plural: str, body: Object) -> Object:
         """Create an object and return the stored one. Raises ConflictError if the name is taken."""
 
-    def delete(self, namespace: str, name: str) -> None:
-        """Delete a PSTrainingJob; its children are deleted in the background."""
+    def delete(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a PSTrainingJob; its children are deleted in the background.
 
-    def scale(self, namespace: str, name: str, workers: int) -> None:
-        """Set a PSTrainingJob's number of workers through its scale subresource."""
+        Raises:
+            ConflictError: the job with the name has another uid.
+        """
+
+    def scale(self, namespace: str, name: str, workers: int, version: str = "") -> None:
+        """Set a PSTrainingJob's number of workers through its scale subresource.
+
+        Raises:
+            ConflictError: `version` is given, and the job has another resourceVersion.
+        """
 
     def read(self, path: str) -> Any:
         """Return the JSON or text at a path, or None if it does not exist. Raises DeniedError."""
@@ -182,13 +194,17 @@ class KubeconfigClient:
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return self._sent("POST", path, body, "application/json", query)
 
-    def delete(self, namespace: str, name: str) -> None:
+    def delete(self, namespace: str, name: str, uid: str) -> None:
         """Delete a PSTrainingJob; its children are deleted in the background."""
-        self._sent("DELETE", _job(namespace, name), {"propagationPolicy": "Background"}, "application/json", {})
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        self._sent("DELETE", _job(namespace, name), body, "application/json", {})
 
-    def scale(self, namespace: str, name: str, workers: int) -> None:
+    def scale(self, namespace: str, name: str, workers: int, version: str = "") -> None:
         """Set a PSTrainingJob's number of workers through its scale subresource."""
-        self._merge(f"{_job(namespace, name)}/scale", {"spec": {"replicas": workers}})
+        change: Object = {"spec": {"replicas": workers}}
+        if version:  # the subresource ignores the uid
+            change["metadata"] = {"resourceVersion": version}
+        self._merge(f"{_job(namespace, name)}/scale", change)
 
     def read(self, path: str) -> Any:
         """Return the JSON or text at a path, or None if it does not exist."""

@@ -32,6 +32,8 @@ TAIL: Final = 60
 """Maximum number of lines of a failed task's log in an error."""
 ROOM: Final = 1000
 """Maximum number of queued lines that the reader has not read."""
+TRIES: Final = 5
+"""Maximum number of requests for a change of a job that others change as well."""
 CHECK_SECONDS: Final = 1.0
 """Seconds between two checks whether the reader has stopped, while the queue is full."""
 
@@ -76,7 +78,7 @@ class ClusterBackend:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
             except BaseException as error:  # also Ctrl-C: the job would wait for its program forever
                 with suppress(CommandError):
-                    self._cluster.delete(self.namespace, name)
+                    self._cluster.delete(self.namespace, name, str(stored["metadata"]["uid"]))
                 if isinstance(error, ConflictError):
                     raise ClientError(
                         f"The ConfigMap {config_map_name(name)} exists. Kubernetes deletes that of a deleted job a "
@@ -135,30 +137,69 @@ class ClusterBackend:
     def scale(self, key: JobKey, workers: int) -> None:
         """Change the number of workers."""
         job = self._stored(key)
-        with _translated():
-            if (end := end_of(job)) is not None:
-                raise ClientError(f"{key.name} has ended ({end}) and has no workers.")
-            check_workers(job, workers)
-            self._cluster.scale(self.namespace, key.name, workers)
+        with self._changing(job):
+            for _ in range(TRIES - 1):
+                with suppress(ConflictError):  # often of a new status only
+                    self._scale(job, workers)
+                    return
+                job = self._newest(job)
+            self._scale(job, workers)
 
     def suspend(self, key: JobKey, suspended: bool) -> None:
         """Suspend a job, or resume it."""
-        if (end := end_of(self._stored(key))) is not None:
+        job = self._stored(key)
+        if (end := end_of(job)) is not None:
             raise ClientError(f"{key.name} has ended ({end}).")
-        with _translated():
-            self._cluster.patch(self.namespace, key.name, {"spec": {"runPolicy": {"suspend": suspended}}})
+        change: Object = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": {"runPolicy": {"suspend": suspended}}}
+        with self._changing(job):
+            self._cluster.patch(self.namespace, key.name, change)
 
     def delete(self, key: JobKey) -> None:
         """Delete a job."""
-        self._stored(key)
-        with _translated():
-            self._cluster.delete(self.namespace, key.name)
+        job = self._stored(key)
+        with self._changing(job):
+            self._cluster.delete(self.namespace, key.name, job["metadata"]["uid"])
 
     def _stored(self, key: JobKey) -> Object:
         with _translated():
             found = job_named(self._cluster, self.namespace, key.name)
         key.check(found["metadata"]["uid"])
         return found
+
+    def _scale(self, job: Object, workers: int) -> None:
+        """Change the number of workers of a job as it was read.
+
+        Raises:
+            ConflictError: the job has changed since.
+        """
+        metadata = job["metadata"]
+        if (end := end_of(job)) is not None:
+            raise ClientError(f"{metadata['name']} has ended ({end}) and has no workers.")
+        check_workers(job, workers)
+        self._cluster.scale(self.namespace, metadata["name"], workers, metadata["resourceVersion"])
+
+    @contextmanager
+    def _changing(self, job: Object) -> Iterator[None]:
+        """Report the deletion of the job that a request was for, instead of the refusal by another one of its name."""
+        with _translated():
+            try:
+                yield
+            except RequestError as error:
+                if not error.passing:
+                    self._newest(job)
+                raise
+
+    def _newest(self, job: Object) -> Object:
+        """Return a job as it is stored now.
+
+        Raises:
+            ClientError: it was deleted; another one may have its name.
+        """
+        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+        now = self._cluster.job(self.namespace, name)
+        if now is None or now["metadata"]["uid"] != uid:
+            raise ClientError(f"{name} was deleted in the meantime.")
+        return now
 
     def _present(self, name: str, selection: LogSelection) -> list[LogLine]:
         found: list[LogLine] = []

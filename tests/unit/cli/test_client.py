@@ -308,12 +308,22 @@ def test_changes_are_merge_patches(server: Server, cluster: KubeconfigClient) ->
     server.answers = {path: (200, json.dumps(job())) for path in (DIGITS, f"{DIGITS}/scale")}
     cluster.patch("default", "digits", {"spec": {"a": False}})
     cluster.scale("default", "digits", 3)
+    cluster.scale("default", "digits", 4, "17")
     assert [(asked.path, asked.body) for asked in server.asked] == [
         (DIGITS, {"spec": {"a": False}}),
         (f"{DIGITS}/scale", {"spec": {"replicas": 3}}),
+        (f"{DIGITS}/scale", {"spec": {"replicas": 4}, "metadata": {"resourceVersion": "17"}}),
     ]
     assert {(asked.method, asked.kind) for asked in server.asked} == {("PATCH", "application/merge-patch+json")}
     assert all(asked.query == {"fieldManager": ["kubectl-pstraining"]} for asked in server.asked)
+
+
+def test_only_the_job_with_the_uid_is_deleted(server: Server, cluster: KubeconfigClient) -> None:
+    server.answers[DIGITS] = (200, "{}")
+    cluster.delete("default", "digits", "uid-1")
+    (asked,) = server.asked
+    assert asked.method == "DELETE"
+    assert asked.body == {"propagationPolicy": "Background", "preconditions": {"uid": "uid-1"}}
 
 
 def test_rights_are_checked_with_the_api_server(server: Server, cluster: KubeconfigClient) -> None:

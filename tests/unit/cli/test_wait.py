@@ -218,7 +218,7 @@ class Sent(WithJobs):
 
     patch = change
 
-    def scale(self, namespace: str, name: str, workers: int) -> None:
+    def scale(self, namespace: str, name: str, workers: int, version: str = "") -> None:
         self.change()
 
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:

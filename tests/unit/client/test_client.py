@@ -3,25 +3,24 @@
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pstraining import Client
-from pstraining.cli.errors import ConflictError, RequestError
+from pstraining.cli.errors import AbsentError, ConflictError, RequestError
 from pstraining.cli.logs import following
-from pstraining.cli.validation.documents import wrong_with
-from pstraining.cli.validation.schema import Severity
 from pstraining.client import cluster
-from pstraining.client.client import Job, LogLine, default_name
+from pstraining.client.client import Job, LogLine
 from pstraining.client.cluster import ClusterBackend
 from pstraining.client.errors import ClientError, JobFailedError
-from tests.support.builders import job, pod, terminated
+from tests.support.builders import pod, terminated
 from tests.support.cli_cluster import WithJobs
 
 Object = dict[str, Any]
+FRESH = {"generation": 1, "resourceVersion": "1"}
 
 
 def program(steps: int = 1) -> None:
@@ -37,9 +36,12 @@ class Cluster(WithJobs):
         self.refuses_config_maps: RequestError | None = None
         self.logs: dict[str, Iterable[str]] = {}
         self.patches: list[Object] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens before the next write."""
 
     def create(self, api: str, plural: str, body: Object) -> Object:
         if plural == "configmaps":
+            self.pass_time()
             if self.refuses_config_maps:
                 raise self.refuses_config_maps
             self.config_maps.append(body)
@@ -47,18 +49,36 @@ class Cluster(WithJobs):
         assert (api, plural) == ("/apis/pstraining.dev/v1alpha1", "pstrainingjobs")
         if self.job(body["metadata"]["namespace"], body["metadata"]["name"]):
             raise ConflictError("it exists", 409)
-        stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-{len(self.there)}", "generation": 1}}
+        stored = {**body, "metadata": {**body["metadata"], "uid": f"uid-{len(self.there)}", **FRESH}}
         self.there.append(stored)
         return stored
 
-    def delete(self, namespace: str, name: str) -> None:
+    def pass_time(self) -> None:
+        happens, self.meanwhile = self.meanwhile, lambda: None
+        happens()
+
+    def changed(self, namespace: str, name: str) -> Object:
+        """Return the metadata of a job before a write."""
+        self.pass_time()
+        if (found := self.job(namespace, name)) is None:
+            raise AbsentError(f'"{name}" not found.', 404)
+        metadata: Object = found["metadata"]
+        return metadata
+
+    def delete(self, namespace: str, name: str, uid: str) -> None:
+        if self.changed(namespace, name)["uid"] != uid:
+            raise ConflictError("Precondition failed: UID in precondition", 409)
         self.there = [j for j in self.there if j["metadata"]["name"] != name]
 
     def patch(self, namespace: str, name: str, change: Object) -> Object:
-        self.patches.append(change)
+        if self.changed(namespace, name)["uid"] != change["metadata"]["uid"]:
+            raise RequestError("metadata.uid: Invalid value: field is immutable", 422)
+        self.patches.append({"spec": change["spec"]})
         return {}
 
-    def scale(self, namespace: str, name: str, workers: int) -> None:
+    def scale(self, namespace: str, name: str, workers: int, version: str = "") -> None:
+        if self.changed(namespace, name)["resourceVersion"] != version:
+            raise ConflictError("the object has been modified", 409)
         self.patches.append({"workers": workers})
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
@@ -361,21 +381,6 @@ def test_an_absent_job_is_named() -> None:
     rig.train()
     with pytest.raises(ClientError, match=r"There is no PSTrainingJob digit in namespace team. Did you mean digits\?"):
         rig.client.get("digit")
-
-
-@pytest.mark.parametrize(
-    ("given", "stem"),
-    [
-        *(("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job")),
-        *(("x" * 80, "x" * 35), (f"2{'x' * 80}", f"job-2{'x' * 30}")),
-    ],
-)
-def test_default_names(given: str, stem: str) -> None:
-    name = default_name(given)
-    assert name.startswith(f"{stem}-")
-    assert len(name) == len(stem) + 5
-    assert [f for f in wrong_with({**job(name), "metadata": {"name": name}}) if f.severity is Severity.ERROR] == []
-    assert default_name(given) != name or default_name(given) != name
 
 
 def test_without_a_kubeconfig_there_is_no_client(tmp_path: Path) -> None:

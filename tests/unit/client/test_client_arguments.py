@@ -1,4 +1,4 @@
-"""Arguments of the client's methods, and a start that is interrupted."""
+"""Arguments of the client's methods, default names, and a start that is interrupted."""
 
 import sys
 import threading
@@ -10,10 +10,13 @@ from typing import Any, cast
 import pytest
 
 from pstraining import Client
-from pstraining.client.client import Job
+from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import Severity
+from pstraining.client.client import Job, default_name
 from pstraining.client.errors import ClientError
 from pstraining.client.local import LocalBackend, _Run
 from pstraining.runtime.local import LocalJob
+from tests.support.builders import job
 from tests.unit.client.test_client import Object, Rig
 
 
@@ -73,3 +76,18 @@ def test_an_interrupted_start_leaves_no_job_without_its_program(monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         rig.train()
     assert rig.cluster.there == []
+
+
+@pytest.mark.parametrize(
+    ("given", "stem"),
+    [
+        *(("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job")),
+        *(("x" * 80, "x" * 35), (f"2{'x' * 80}", f"job-2{'x' * 30}")),
+    ],
+)
+def test_default_names(given: str, stem: str) -> None:
+    name = default_name(given)
+    assert name.startswith(f"{stem}-")
+    assert len(name) == len(stem) + 5
+    assert [f for f in wrong_with({**job(name), "metadata": {"name": name}}) if f.severity is Severity.ERROR] == []
+    assert default_name(given) != name or default_name(given) != name

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from pstraining import Client
+from pstraining.cli.errors import RequestError
 from pstraining.client.client import Job
 from pstraining.client.errors import ClientError
 from pstraining.client.local import LocalBackend, _Run
@@ -45,6 +46,55 @@ def test_a_job_is_not_taken_for_a_later_one_of_its_name() -> None:
     assert rig.cluster.patches == []
     assert rig.client.wait("digits").uid == rig.client.wait(rig.client.get("digits")).uid == "uid-9"
     assert rig.client.progress(rig.client.get("digits")) is not None
+
+
+def replaced(rig: Rig, **metadata: str) -> Callable[[], None]:
+    """Return an event after which other metadata of the job is stored."""
+
+    def happens() -> None:
+        (job,) = rig.cluster.there
+        rig.cluster.there = [{**job, "metadata": {**job["metadata"], **metadata}}]
+
+    return happens
+
+
+@pytest.mark.parametrize("change", range(-4, 0), ids=["scale", "suspend", "resume", "delete"])
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_change_does_not_hit_a_job_that_is_created_meanwhile(change: int, is_deleted: bool) -> None:
+    rig = Rig()
+    job = rig.train()
+    other = replaced(rig, uid="uid-9", resourceVersion="9")
+    rig.cluster.meanwhile = rig.cluster.there.clear if is_deleted else other
+    with pytest.raises(ClientError, match=r"^digits was deleted in the meantime\.$"):
+        methods(rig.client)[change](job)
+    assert rig.cluster.patches == []
+    assert len(rig.cluster.there) == (not is_deleted)
+
+
+def test_a_new_status_does_not_keep_a_job_from_another_number_of_workers() -> None:
+    rig = Rig()
+    job = rig.train()
+    versions = iter("23456789")
+
+    def always() -> None:
+        replaced(rig, resourceVersion=next(versions))()
+        rig.cluster.meanwhile = always
+
+    rig.cluster.meanwhile = replaced(rig, resourceVersion=next(versions))
+    rig.client.scale(job, 3)
+    rig.cluster.meanwhile = always
+    with pytest.raises(ClientError, match="the object has been modified"):
+        rig.client.scale(job, 4)
+    assert rig.cluster.patches == [{"workers": 3}]
+
+
+def test_the_clean_up_of_a_failed_start_does_not_hit_a_job_that_is_created_meanwhile() -> None:
+    rig = Rig()
+    rig.cluster.refuses_config_maps = RequestError("The quota is used up.", 403)
+    rig.cluster.meanwhile = replaced(rig, uid="uid-9")
+    with pytest.raises(ClientError, match="The quota is used up"):
+        rig.train()
+    assert [job["metadata"]["uid"] for job in rig.cluster.there] == ["uid-9"]
 
 
 def test_a_job_that_is_created_again_during_a_wait_ends_it() -> None:
