@@ -76,6 +76,7 @@ def follow_each(
     jobs: Iterable[Object],
     wait: Callable[[ClusterClient, Object, Patience], str],
     patience: Patience,
+    refused: Iterable[CommandError] = (),
 ) -> list[CommandError]:
     """Wait for one job after the other, print the result of each, and return the errors.
 
@@ -87,8 +88,12 @@ def follow_each(
         jobs: the jobs, as for `follow`.
         wait: waits for one of them by `follow`, and returns the message about it.
         patience: timeout, clock and receiver of messages of each wait.
+        refused: the errors of jobs that the command could not change. They are printed before the waits, which may be
+            long or be interrupted, and returned with the others.
     """
-    later = list(jobs)
+    later, errors = list(jobs), list(refused)
+    for message in dict.fromkeys(map(str, errors)) if later else ():
+        typer.echo(f"Error: {message}", err=True)
 
     def sleep(seconds: float) -> None:
         _note_ends(cluster, later)
@@ -99,12 +104,12 @@ def follow_each(
             yield later.pop(0)
 
     attentive = replace(patience, sleep=sleep)
-    return attempted(turns(), lambda job: typer.echo(wait(cluster, job, attentive)))[1]
+    return errors + attempted(turns(), lambda job: typer.echo(wait(cluster, job, attentive)))[1]
 
 
 def _note_ends(cluster: ClusterClient, jobs: list[Object]) -> None:
     """Replace the jobs that have ended by what is stored of them."""
-    with suppress(RequestError):  # the wait for the job reports it
+    with suppress(CommandError):  # the wait for the job reports it
         for index, job in enumerate(jobs):
             if _is_over(job):
                 continue

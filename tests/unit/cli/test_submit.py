@@ -279,6 +279,7 @@ def test_a_refused_job_does_not_keep_the_others_back(tmp_path: Path, monkeypatch
     monkeypatch.setattr("pstraining.cli.commands.submit.follow", waits)
     result = CliRunner().invoke(app, ["submit", "-f", str(path), "--wait"])
     assert said == ["a", "b", "c", "waits for b", "waits for c"]
+    assert result.stderr.splitlines()[-1] == "Error: a in default was not submitted. The quota is used up."
     assert isinstance(result.exception, CommandError)
     assert (str(result.exception), result.exception.code) == (
         "a in default was not submitted. The quota is used up.\nError: b has failed.\nError: c has failed.",

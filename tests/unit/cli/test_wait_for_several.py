@@ -26,10 +26,11 @@ class Expiring(WithJobs):
             lambda: self.end("b", end),
             self.there.pop,
             lambda: self.end("a", "Succeeded"),
+            lambda: None,
         ]
 
     def job(self, namespace: str, name: str) -> Object | None:
-        if name == "b" and self.outages and len(self.events) < 4:
+        if name == "b" and self.outages and len(self.events) < 5:
             self.outages -= 1
             raise RequestError("No answer.")
         return super().job(namespace, name)
@@ -44,7 +45,7 @@ class Expiring(WithJobs):
         self.events.pop(0)()
 
     def patience(self, seconds: float = 60) -> Patience:
-        return Patience(seconds, lambda: 4.0 - len(self.events), self.sleep, lambda line: None)
+        return Patience(seconds, lambda: 5.0 - len(self.events), self.sleep, lambda line: None)
 
 
 def waited(cluster: Expiring, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def scale_to(
     where = namespace or cluster.namespace
     changed, errors = attempted(jobs, lambda name: _changed(cluster, where, name, workers))
     if patience is not None:
-        errors += follow_each(cluster, changed, partial(_awaited, workers), patience)
+        errors = follow_each(cluster, changed, partial(_awaited, workers), patience, errors)
     raise_all(errors)
 
 

@@ -65,7 +65,7 @@ def submit(
     jobs = all_placed(found, namespace, cluster.namespace)
     stored, errors = attempted(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
     if wait:
-        errors += follow_each(cluster, stored, awaited, Patience(timeout))
+        errors = follow_each(cluster, stored, awaited, Patience(timeout), errors)
     raise_all(errors)
 
 

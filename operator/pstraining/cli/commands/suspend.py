@@ -56,7 +56,7 @@ def set_suspended(
     changed, errors = attempted(jobs, lambda name: _changed(cluster, where, name, suspended))
     if patience is not None:
         wait = _stop if suspended else _start
-        errors += follow_each(cluster, filter(None, changed), wait, patience)
+        errors = follow_each(cluster, filter(None, changed), wait, patience, errors)
     raise_all(errors)
 
 
