@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -62,12 +62,12 @@ class LocalBackend:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._starting: set[str] = set()
+        """Names of jobs whose processes are being started, in any thread."""
         atexit.register(_end, self._runs, os.getpid())
 
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job's processes."""
-        if name in self._runs:
-            raise ClientError(f"The local job {name} already exists: delete it, or choose another name.")
         if options.spec:
             raise ClientError("spec: a local job has no manifest: leave it out, or use training, ps and workers.")
         if options.ps < 1 or options.workers < 1:
@@ -75,7 +75,7 @@ class LocalBackend:
         if options.packages:
             _require_installed(options.packages)
         variables = {key: str(value) for key, value in options.env.items()}
-        with ExitStack() as stack:
+        with self._reserved(name), ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-program-")))
             for file, text in program.files.items():
                 (folder / file).write_text(text, encoding="utf-8")
@@ -90,19 +90,17 @@ class LocalBackend:
                 name=name,
             )
             stack.enter_context(job)
-            run = _Run(job, folder, stack.pop_all())
-        self._runs[name] = run  # only a job that has started has a name
+            self._runs[name] = run = _Run(job, folder, stack.pop_all())  # only a job that has started has a name
         threading.Thread(target=_supervise, args=(run,), name=f"pstraining-{name}", daemon=True).start()
-        return self.get(JobKey(name))
+        return self._job(name, run)
 
     def get(self, key: JobKey) -> Job:
         """Return a job's current state."""
-        run = self._run(key)
-        return Job(key.name, self.namespace, run.uid, run.phase)
+        return self._job(key.name, self._run(key))
 
     def jobs(self) -> list[Job]:
         """Return all jobs that this process has started."""
-        return [self.get(JobKey(name)) for name in self._runs]
+        return [self._job(name, run) for name, run in list(self._runs.items())]
 
     def wait(self, key: JobKey, seconds: float | None) -> Job:
         """Wait until a job has succeeded, and return it."""
@@ -138,7 +136,26 @@ class LocalBackend:
         run = self._run(key)
         run.deleted.set()
         run.ended.wait()
-        del self._runs[key.name]
+        if self._runs.get(key.name) is run:  # no other thread has deleted it
+            del self._runs[key.name]
+
+    @contextmanager
+    def _reserved(self, name: str) -> Iterator[None]:
+        """Reserve the name of a job while it starts.
+
+        Raises:
+            ClientError: another job has the name.
+        """
+        if name in self._runs or name in self._starting:
+            raise ClientError(f"The local job {name} already exists: delete it, or choose another name.")
+        self._starting.add(name)
+        try:
+            yield
+        finally:
+            self._starting.discard(name)
+
+    def _job(self, name: str, run: _Run) -> Job:
+        return Job(name, self.namespace, run.uid, run.phase)
 
     def _run(self, key: JobKey) -> _Run:
         try:
