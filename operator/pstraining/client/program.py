@@ -82,7 +82,7 @@ def program_of(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()  # not as text, which would change line breaks
     except UnicodeDecodeError:
         raise ClientError(f"{path} is not a text file: put it into the image or onto a volume.") from None
     except OSError as error:

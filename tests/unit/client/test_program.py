@@ -207,6 +207,13 @@ def test_a_script_travels_with_its_files_and_its_command_line(tmp_path: Path) ->
     assert program.files == {"train.py": "import helper\n", "helper.py": "x = 1\n"}
 
 
+def test_line_breaks_travel_unchanged(tmp_path: Path) -> None:
+    files = {"train.py": "import csv\r\n", "data.csv": "\ufeff1\r\n2\r3\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode())
+    assert program_of(tmp_path / "train.py", (), [tmp_path / "data.csv"]).files == files
+
+
 def test_files_that_cannot_be_sent_are_rejected(tmp_path: Path) -> None:
     script, binary, large = tmp_path / "train.py", tmp_path / "weights.h5", tmp_path / "large.csv"
     script.write_text("")
