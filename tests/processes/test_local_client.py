@@ -49,7 +49,7 @@ def test_a_job_that_does_not_start_has_no_name(script: Path, monkeypatch: pytest
     client = Client(local=True)
     with monkeypatch.context() as patch:
         patch.setattr(local, "spawn", spawn)
-        with pytest.raises(BlockingIOError, match="no more processes"):
+        with pytest.raises(ClientError, match="The local job digits cannot start: no more processes"):
             client.train(script, name="digits")
     assert client.list() == []
     client.delete(client.train(script, name="digits"))

@@ -40,6 +40,8 @@ class _Run:
     ended: threading.Event = field(default_factory=threading.Event)
     deleted: threading.Event = field(default_factory=threading.Event)
     code: int | None = None
+    problem: str = ""
+    """Why a process that has failed could not be started again."""
     last: Progress | None = None
     """The progress at the end."""
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -110,7 +112,8 @@ class LocalBackend:
         if run.deleted.is_set():
             raise ClientError(f"{name} was deleted in the meantime.")
         if run.code != 0:
-            raise JobFailedError(f"{name} has failed with exit code {run.code}.", _log_of_the_failure(run))
+            how = f": {run.problem}" if run.problem else f" with exit code {run.code}"
+            raise JobFailedError(f"{name} has failed{how}.", _log_of_the_failure(run))
         return self.get(key)
 
     def logs(self, key: JobKey, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
@@ -144,13 +147,16 @@ class LocalBackend:
         """Reserve the name of a job while it starts.
 
         Raises:
-            ClientError: another job has the name.
+            ClientError: another job has the name, or this machine cannot start the processes.
         """
         if name in self._runs or name in self._starting:
             raise ClientError(f"The local job {name} already exists: delete it, or choose another name.")
         self._starting.add(name)
         try:
             yield
+        except OSError as error:
+            why = f"{error.strerror or error}. This machine needs free processes, memory and disk space"
+            raise ClientError(f"The local job {name} cannot start: {why}.") from error
         finally:
             self._starting.discard(name)
 
@@ -172,6 +178,8 @@ def _supervise(run: _Run) -> None:
         while (code := run.job.supervise()) is None and not run.deleted.is_set():
             time.sleep(EVERY)
         run.code = code
+    except OSError as error:
+        run.problem = f"a process that had failed could not be started again: {error.strerror or error}"
     finally:
         run.job.stop()
         run.last = read_file(run.folder / PROGRESS_FILE)

@@ -1,5 +1,6 @@
-"""A local client in several threads: what one of them does while another one starts, lists or deletes jobs."""
+"""Local jobs: what a thread does while another one starts, lists or deletes jobs, and machines without processes."""
 
+import errno
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from pstraining import Client
 from pstraining.client import local
 from pstraining.client.client import JobKey
-from pstraining.client.errors import ClientError
+from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.local import LocalBackend, _Run
 from pstraining.runtime.local import LocalJob
 
@@ -63,6 +64,20 @@ def test_a_job_is_deleted_once(
     assert backend._runs == later
 
 
+def test_a_process_that_cannot_be_started_again_fails_the_job(backend: LocalBackend, tmp_path: Path) -> None:
+    class ExhaustedJob(LocalJob):
+        def supervise(self) -> int | None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    job, stack = ExhaustedJob([]), ExitStack()
+    stack.push(job._stack)  # its ports
+    run = backend._runs["digits"] = _Run(job, tmp_path, stack)
+    local._supervise(run)
+    with pytest.raises(JobFailedError, match=r"^digits has failed: a process .* started again: Resource temporarily"):
+        backend.wait(JobKey("digits"), 0)
+    assert run.phase == "Failed"
+
+
 def test_two_jobs_with_one_name_do_not_both_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client, script, started = Client(local=True), tmp_path / "script.py", list[str]()
     script.write_text("pass")
@@ -80,6 +95,6 @@ def test_two_jobs_with_one_name_do_not_both_start(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(local, "LocalJob", JobInAnotherThread)
     with pytest.raises(ClientError, match="The local job digits already exists"):
         client.train(script, name="digits")
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(ClientError, match="The local job digits cannot start: no more processes"):
         client.train(script, name="digits")
     assert client.list() == []
