@@ -11,7 +11,7 @@ from typing import Final
 from pstraining.api import names
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.errors import CommandError, ConflictError, RequestError
+from pstraining.cli.errors import AbsentError, CommandError, ConflictError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import end_of, job_named, phase, why
 from pstraining.cli.logs.following import Follower
@@ -77,15 +77,27 @@ class ClusterBackend:
             try:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
             except BaseException as error:  # also Ctrl-C: the job would wait for its program forever
-                with suppress(CommandError):
-                    self._cluster.delete(self.namespace, name, str(stored["metadata"]["uid"]))
+                left = self._cleaned_up(stored)
                 if isinstance(error, ConflictError):
                     raise ClientError(
                         f"The ConfigMap {config_map_name(name)} exists. Kubernetes deletes that of a deleted job a "
-                        "moment later: try again, or choose another name."
+                        f"moment later: try again, or choose another name.{left}"
                     ) from error
+                if left and isinstance(error, CommandError):
+                    raise ClientError(f"{error}{left}") from error
                 raise
         return _job(stored)
+
+    def _cleaned_up(self, job: Object) -> str:
+        """Delete a job whose program could not be stored, and return a sentence about it if it is left."""
+        name = job["metadata"]["name"]
+        try:
+            self._cluster.delete(self.namespace, name, str(job["metadata"]["uid"]))
+        except (AbsentError, ConflictError):  # it was deleted in the meantime
+            return ""
+        except CommandError as error:
+            return f" The job {name} is left without its program: delete it. It could not be deleted: {error}"
+        return ""
 
     def get(self, key: JobKey) -> Job:
         """Return a job's current state."""

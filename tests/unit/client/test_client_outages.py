@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pstraining.cli.errors import RequestError
+from pstraining.cli.errors import ConflictError, DeniedError, RequestError
 from pstraining.cli.logs.following import Follower
 from pstraining.client.client import Job
 from pstraining.client.errors import ClientError, JobFailedError
@@ -38,6 +38,27 @@ def test_wait_times_out_also_while_the_api_server_does_not_respond(monkeypatch: 
     monkeypatch.setattr(rig.cluster, "job", look)
     with pytest.raises(TimeoutError, match="has not ended after 0 s"):
         rig.client.wait("digits", timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [(RequestError("The quota is used up.", 403), "The quota is used up."), (ConflictError("", 409), "another name.")],
+)
+def test_a_job_that_cannot_be_cleaned_up_is_named(
+    refused: RequestError, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(namespace: str, name: str, uid: str) -> None:
+        raise DeniedError("You may not delete pstrainingjobs.", 403)
+
+    rig = Rig()
+    rig.cluster.refuses_config_maps = refused
+    monkeypatch.setattr(rig.cluster, "delete", denied)
+    with pytest.raises(ClientError) as caught:
+        rig.train()
+    assert str(caught.value).endswith(
+        f"{said} The job digits is left without its program: delete it. It could not be deleted: You may not delete "
+        "pstrainingjobs."
+    )
 
 
 def test_an_unexpected_error_ends_the_lines_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
