@@ -92,8 +92,9 @@ def follow_each(
             long or be interrupted, and returned with the others.
     """
     later, errors = list(jobs), list(refused)
-    for message in dict.fromkeys(map(str, errors)) if later else ():
-        typer.echo(f"Error: {message}", err=True)
+    if later:
+        for message in dict.fromkeys(map(str, errors)):
+            typer.echo(f"Error: {message}", err=True)
 
     def sleep(seconds: float) -> None:
         _note_ends(cluster, later)
