@@ -21,7 +21,7 @@ class Expiring(WithJobs):
         for made in self.there:
             made["metadata"]["uid"] = f"uid-{made['metadata']['name']}"
         self.outages = 1
-        self.events: list[Callable[[], object]] = [
+        self.changes: list[Callable[[], object]] = [
             lambda: None,
             lambda: self.end("b", end),
             self.there.pop,
@@ -30,7 +30,7 @@ class Expiring(WithJobs):
         ]
 
     def job(self, namespace: str, name: str) -> Object | None:
-        if name == "b" and self.outages and len(self.events) < 5:
+        if name == "b" and self.outages and len(self.changes) < 5:
             self.outages -= 1
             raise RequestError("No answer.")
         return super().job(namespace, name)
@@ -42,10 +42,10 @@ class Expiring(WithJobs):
         found["status"] = {"observedGeneration": 1, "conditions": [condition]}
 
     def sleep(self, seconds: float) -> None:
-        self.events.pop(0)()
+        self.changes.pop(0)()
 
     def patience(self, seconds: float = 60) -> Patience:
-        return Patience(seconds, lambda: 5.0 - len(self.events), self.sleep, lambda line: None)
+        return Patience(seconds, lambda: 5.0 - len(self.changes), self.sleep, lambda line: None)
 
 
 def waited(cluster: Expiring, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_the_end_of_a_later_job_counts_also_after_its_deletion(
 
 def test_a_later_job_that_is_deleted_before_its_end_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Expiring("Succeeded")
-    cluster.events[1] = lambda: None
+    cluster.changes[1] = lambda: None
     with pytest.raises(CommandError, match="b was deleted in the meantime") as caught:
         waited(cluster, monkeypatch)
     assert caught.value.code is ExitCode.JOB_DELETED
