@@ -257,8 +257,29 @@ def test_every_problem_has_advice() -> None:
     text = TROUBLES.path.read_text(encoding="utf-8")
     rows = {reason for reason in Reason if re.search(rf"^\| `{reason}`", text, re.MULTILINE)}
     assert rows - {*OF_REASONS, *OF_FAILURES} == set()
-    for words in ("(Connection refused)", "(timed out)", "(its launcher does not answer on port 2223)"):
-        assert of_waiting(words).section in anchors()
+
+
+WAITS = {
+    "timed out": "Check the server's node",
+    "No route to host": "Check the server's node",
+    "its port is open, but its launcher does not answer on port 2223": "port 2223",
+    "it has not read the chief's attempt 2 yet": "Wait: the server restarts for a new chief.",
+    "it runs for layout 1, not 2": "Wait: the server restarts for another number",
+    "Terminating": "Wait: the server's pod is being deleted.",
+    "Name or service not known": "the cluster's DNS",
+    "Temporary failure in name resolution": "the cluster's DNS",
+    "No address associated with hostname": "the cluster's DNS",
+    "Connection refused": "Read the log of the parameter server.",
+}
+
+
+@pytest.mark.parametrize(("reason", "todo"), WAITS.items())
+def test_a_waiting_launcher_leads_to_the_cause(reason: str, todo: str) -> None:
+    advice = of_waiting(f"digits-ps-0:2222 ({reason})")
+    assert todo in advice.todo
+    cells = re.findall(r"^\| (.+?) \|", anchors()[advice.section], re.MULTILINE)
+    shown = [words for cell in cells for words in re.findall("`(.+?)`", cell)]
+    assert any(words in reason for words in shown) or "DNS" in todo, "the page has the reason, or one like it"
 
 
 def test_commands_name_a_namespace_that_is_not_the_contexts(steps: dict[str, float | None]) -> None:

@@ -152,15 +152,21 @@ OF_EVENTS: Final[Mapping[str, Advice]] = {
 
 LAUNCHER_WAITS: Final = re.compile(r"waiting for PS (?P<what>.+?), since \d+ s")
 """The launcher's line about parameter servers that it waits for."""
-_OF_WAITS: Final = (
-    ("timed out", "Check the server's node, and NetworkPolicies that drop its packets."),
-    ("port 2223", "Check for a service mesh's proxy, and NetworkPolicies that drop port 2223."),
-    ("chief's attempt", "Wait: the server restarts for a new chief."),
-    ("Name or service", "Check the server's Service, and the cluster's DNS."),
-)
+_UNREACHABLE: Final = "Check the server's node, and NetworkPolicies that drop its packets."
+_NO_NAME: Final = "Check the server's Service, and the cluster's DNS."
+_OF_WAITS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("timed out", "No route to host", "Network is unreachable"), _UNREACHABLE),
+    "port 2223": "Check for a service mesh's proxy, and NetworkPolicies that drop port 2223.",
+    "chief's attempt": "Wait: the server restarts for a new chief.",
+    "it runs for layout": "Wait: the server restarts for another number of parameter servers.",
+    "Terminating": "Wait: the server's pod is being deleted.",
+    # glibc's messages, and musl's
+    **dict.fromkeys(("Name or service", "name resolution", "No address associated", "does not resolve"), _NO_NAME),
+}
+"""The action by words of the reason for which a launcher waits."""
 
 
 def of_waiting(line: str) -> Advice:
     """Return the advice for a launcher that waits for parameter servers, by the reason in its line."""
-    found = (todo for words, todo in _OF_WAITS if words in line)
+    found = (todo for words, todo in _OF_WAITS.items() if words in line)
     return Advice(next(found, "Read the log of the parameter server."), WAITS_FOR_SERVERS)
