@@ -271,11 +271,12 @@ def test_what_the_documentation_shows(capsys: pytest.CaptureFixture[str]) -> Non
     operator = deployment()
     operator["metadata"] |= {"name": "pstraining-operator", "namespace": home}
     operator["spec"]["template"]["spec"]["containers"][0]["env"][2]["value"] = "pstraining-operator"
+    holder = "pstraining-operator-5d8f7c9b64-x2kqj"
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{home}/leases/pstraining-operator"
     cluster.paths |= {
         "/apis/apps/v1/deployments": [operator],
-        leases: lease(holder="pstraining-operator-0"),
-        f"/api/v1/namespaces/{home}/pods/pstraining-operator-0:8080/proxy/metrics": "pstraining_jobs 1",
+        leases: lease(holder=holder),
+        f"/api/v1/namespaces/{home}/pods/{holder}:8080/proxy/metrics": "pstraining_jobs 1",
         "/api/v1/nodes": [node("node-1")],
         "/apis/apps/v1/daemonsets": [{"metadata": {"name": "cilium"}}],
     }

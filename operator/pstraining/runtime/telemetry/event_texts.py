@@ -62,7 +62,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "A checkpoint could not be written. Training continues, and the chief tries again."
     ),
     "checkpoint_unreadable": EventText(_CHIEF, "A checkpoint is damaged; the chief uses the previous one."),
-    "not_saved": EventText(_CHIEF, "The last state or the result could not be written, and the chief fails."),
+    "not_saved": EventText(
+        _CHIEF,
+        "The last state or the result could not be written, and the chief fails. If the save was for another number of "
+        "parameter servers, training continues.",
+    ),
     "not_exported": EventText(
         _CHIEF,
         "Keras could not save the model as `final.keras`; the weights are saved.",
