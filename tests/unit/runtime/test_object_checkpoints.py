@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from obstore.store import MemoryStore
 
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.objects import keys
@@ -23,7 +23,7 @@ from pstraining.runtime.checkpoint.state import State, SupersededError
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 from pstraining.runtime.telemetry.counters import ChiefCounters
-from tests.support.fake_s3 import BROKEN, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
+from tests.support.fake_s3 import BROKEN, DENIED, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
 from tests.unit.runtime.test_checkpoint import layout, state
 
 if TYPE_CHECKING:
@@ -374,3 +374,16 @@ def test_a_failed_save_is_retried_and_counted(s3: FakeS3, capsys: pytest.Capture
     assert (account.checkpoints, account.checkpoint_failures) == (1, 1)
     assert account.checkpoint_bytes == sum(len(content) for key, content in s3.objects.items() if "/ckpt-" in key)
     equals(saver.read_back(state(5)), 5)
+
+
+def test_a_store_that_denies_every_request_ends_no_training(s3: FakeS3, capsys: pytest.CaptureFixture[str]) -> None:
+    """As with credentials that have expired: the list of checkpoints is denied as well."""
+    saver = Saver(CheckpointSettings(path="s3://bucket/a"), layout(), term=lambda: 1)
+    saver.try_to_save(state(5))
+    s3.fault = lambda _: DENIED
+    saver.try_to_save(state(10))
+    assert '"checkpoint_failed", "step": 10' in capsys.readouterr().out
+    with pytest.raises(NotSavedError, match=r"step 10 .*AccessDenied.*earlier checkpoints cannot be listed"):
+        saver.save_last(state(10))
+    s3.fault = lambda _: None
+    saver.save_last(state(10))

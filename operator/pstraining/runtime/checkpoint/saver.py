@@ -129,7 +129,7 @@ class Saver:
                 "checkpoint_failed",
                 step=state.step,
                 reason=str(error),
-                newest=self._newest_step(),
+                newest=self._newest()[0],
                 retry_seconds=self.interval(),
                 help=f"training continues, and earlier checkpoints are kept. {self.checkpoints.remedy}",
             )
@@ -140,7 +140,7 @@ class Saver:
             self._save(state)
         except OSError as error:
             help_ = "the last save is repeated with all rows, because the checkpoint before it may be gone"
-            event("checkpoint_failed", step=state.step, reason=str(error), newest=self._newest_step(), help=help_)
+            event("checkpoint_failed", step=state.step, reason=str(error), newest=self._newest()[0], help=help_)
             return False
         return True
 
@@ -153,9 +153,8 @@ class Saver:
         try:
             self._save(state)
         except OSError as error:
-            newest = self._newest_step()
+            newest, before = self._newest()
             event("not_saved", step=state.step, reason=str(error), newest=newest)
-            before = "there is no earlier checkpoint" if newest is None else f"the newest checkpoint has step {newest}"
             raise NotSavedError(
                 f"the state at step {state.step} could not be saved in {self.checkpoints.location} ({error}); "
                 f"{before}. {self.checkpoints.remedy}; while the parameter servers run, a restarted chief saves their "
@@ -205,8 +204,15 @@ class Saver:
                 f"{self._kept} is kept. {self.checkpoints.remedy}, and start the program again"
             ) from None
 
-    def _newest_step(self) -> int | None:
-        return next(reversed(self.checkpoints.steps()), None)
+    def _newest(self) -> tuple[int | None, str]:
+        """Return the newest checkpoint's step after a failed save, and what is known of it, in words."""
+        try:
+            newest = next(reversed(self.checkpoints.steps()), None)
+        except OSError:  # what has kept the state from being saved may also keep checkpoints from being listed
+            return None, "earlier checkpoints cannot be listed at present"
+        if newest is None:
+            return None, "there is no earlier checkpoint"
+        return newest, f"the newest checkpoint has step {newest}"
 
     def _save(self, state: StateBlocks) -> None:
         kept, apart = (self._kept, self._kept_as_ended, self._kept_apart), _apart(state)
