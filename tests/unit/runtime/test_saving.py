@@ -1,5 +1,6 @@
 """The times of saves, and a disk that is full, cannot be written to, or returns other data than was written."""
 
+import errno
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -101,6 +102,18 @@ def test_at_the_end_a_full_disk_is_an_error_that_names_the_last_checkpoint(disk:
         keeper.save_last(state(6))
     with filled(disk), pytest.raises(NotSavedError, match="the result could not be written"), keeper.exporting():
         (disk / "result.json").write_text("result" * 1000)
+
+
+def test_a_disk_that_stays_full_for_days_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = saver(tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(keeper.checkpoints, "save", full)
+    for _ in range(1100):
+        keeper.try_to_save(state(2))
+    assert keeper.interval() == 300
 
 
 def test_training_starts_with_a_full_disk(disk: Path) -> None:

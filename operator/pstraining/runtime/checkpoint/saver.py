@@ -74,7 +74,8 @@ class Saver:
     def interval(self) -> float:
         """Return the seconds from the end of one save to the start of the next, as configured or by Young's rule."""
         if self._failures:
-            return min(FIRST_RETRY * 2.0 ** (self._failures - 1), LONGEST_RETRY)
+            doublings = min(self._failures - 1, 30)  # a float ends at 2 to the power of 1,024
+            return min(FIRST_RETRY * 2.0**doublings, LONGEST_RETRY)
         if self._explicit is not None:
             return self._explicit
         mean_time = intervals.mean_time_between_losses(
