@@ -291,3 +291,28 @@ def test_a_part_on_a_volume_that_does_not_answer_is_not_damaged(
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(OSError, match="Stale"):
         place.content("part")
+
+
+@pytest.mark.parametrize("call", ["mkdir", "fsync", "rename", "listdir"])
+def test_a_volume_that_does_not_answer_for_a_while_refuses_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Such as NFS whose server restarts. A refusal would end the job for good."""
+    real, left, waited = getattr(os, call), [errno.ESTALE] * 2, list[float]()
+
+    def failing(*given: Any, **more: Any) -> Any:
+        if left:
+            raise OSError(number := left.pop(), os.strerror(number))
+        return real(*given, **more)
+
+    monkeypatch.setattr(os, call, failing)
+    monkeypatch.setattr("time.sleep", waited.append)
+    opened(tmp_path).save(state(1), term=1, layout=layout())
+    assert waited == [1.0, 2.0]
+    left[:] = [errno.ESTALE] * 100
+    with pytest.raises(OSError, match="Stale"):
+        opened(tmp_path)
+    assert len(waited) == 2 + 6, "then another pod may reach the volume"
+    left[:] = [errno.EIO] * 100
+    with pytest.raises(SettingsError, match=r"^checkpoint\.path: .* cannot be written to \(Input/output error\)"):
+        opened(tmp_path)

@@ -106,7 +106,7 @@ def rehearse(trial: Path, *, links: bool = False) -> str | None:
         The operation that the volume does not support, with the error; None if it supports all.
 
     Raises:
-        OSError: the folder cannot be written to, or is full.
+        OSError: the folder cannot be written to, is full, or its volume does not answer at present.
     """
     new, final, aside = trial / "new", trial / "final", trial / "aside"
     for folder in (trial, new, final):
@@ -130,7 +130,7 @@ def rehearse(trial: Path, *, links: bool = False) -> str | None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in FULL | PASSING:
             raise
         return f"{what} ({error.strerror or error})"
     return None

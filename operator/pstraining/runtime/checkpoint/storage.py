@@ -11,6 +11,7 @@ a later one: names contain the term (`naming`), and the chief checks the markers
 renames and deletes.
 """
 
+import errno
 import os
 import secrets
 import time
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
@@ -35,9 +36,10 @@ from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
 _WAITS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between the attempts to read a checkpoint from a volume that does not answer."""
+"""Seconds between the attempts at a volume that does not answer."""
 _TRIALS: Final = 3
 """Maximum number of trials: another chief that starts at the same time may delete a trial's folder."""
+_Found = TypeVar("_Found")
 
 
 class Checkpoints:
@@ -113,24 +115,20 @@ class Checkpoints:
     def open(self) -> None:
         """Create the folder if it is missing, check that its volume can hold checkpoints, and take its next term.
 
-        A full disk is not an error: it may have room again before the first save.
+        A full disk is not an error: it may have room again before the first save. A volume that does not answer gets
+        about a minute.
 
         Raises:
             SettingsError: the folder cannot be written to, or its volume lacks an operation.
             SupersededError: the folder belongs to a later chief.
+            OSError: the volume does not answer at present; another pod may reach it.
         """
         try:
-            files.make_folder(self.folder)
-            cannot = self._rehearse()
-            if cannot is None:
-                self._term = take(self.folder, self._writer)
+            cannot = _patiently(self._prepare)
         except OSError as error:
-            if error.errno in files.FULL:
-                return
-            raise SettingsError(
-                f"checkpoint.path: {self.folder} cannot be written to ({error.strerror or error}): mount a volume "
-                "there, or give another path"
-            ) from None
+            if error.errno != errno.EIO:  # which a volume may have for good
+                raise
+            raise self._not_writable(error) from None
         if cannot is not None and cannot.startswith(files.LINK):
             raise SettingsError(
                 f"checkpoint.fullEvery: the volume of {self.folder} cannot {cannot}, which incremental saves need: "
@@ -142,6 +140,31 @@ class Checkpoints:
                 "one with a file system that can (a block volume, NFS, CephFS; not an object store) there, or give "
                 "another path"
             )
+
+    def _prepare(self) -> str | None:
+        """Try all operations of a save, and take the folder's next term; return the operation that fails.
+
+        Raises:
+            OSError: the volume does not answer at present.
+        """
+        try:
+            files.make_folder(self.folder)
+            cannot = self._rehearse()
+            if cannot is None:
+                self._term = take(self.folder, self._writer)
+        except OSError as error:
+            if error.errno in files.FULL:
+                return None
+            if error.errno in files.PASSING:
+                raise
+            raise self._not_writable(error) from None
+        return cannot
+
+    def _not_writable(self, error: OSError) -> SettingsError:
+        return SettingsError(
+            f"checkpoint.path: {self.folder} cannot be written to ({error.strerror or error}): mount a volume there, "
+            "or give another path"
+        )
 
     @property
     def base(self) -> int | None:
@@ -257,15 +280,10 @@ class Checkpoints:
         Raises:
             CorruptCheckpointError: a part is missing, damaged, of another format, or unreadable for all that time.
         """
-        waits = iter(_WAITS)
-        while True:
-            try:
-                return self._try_to_load(key, path)
-            except OSError as error:
-                if (wait := next(waits, None)) is None:
-                    raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
-                event("waiting", what="the volume of the checkpoints", reason=str(error), seconds=wait)
-            time.sleep(wait)
+        try:
+            return _patiently(lambda: self._try_to_load(key, path))
+        except OSError as error:
+            raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
 
     def _try_to_load(self, key: Key, path: Path) -> StoredState:
         try:
@@ -334,6 +352,19 @@ class Checkpoints:
                     os.rename(self.folder / name, self.folder / meant.name)
             else:
                 files.remove(self.folder / name)
+
+
+def _patiently(call: Callable[[], _Found]) -> _Found:
+    """Return what a function returns, which is called again for about a minute while it raises OSError."""
+    waits = iter(_WAITS)
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            if (wait := next(waits, None)) is None:
+                raise
+            event("waiting", what="the volume of the checkpoints", reason=str(error), seconds=wait)
+        time.sleep(wait)
 
 
 def _fill(file: IO[bytes], content: bytes) -> None:
