@@ -342,7 +342,7 @@ def report(**progress: Any) -> None:
         atexit.register(_reporter.close)
     try:
         content = Progress(**progress).content()
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except Exception as error:  # noqa: BLE001 - a value of any library: a report ends no program
         _reporter.warn(f"encoded: {error}; pstraining.progress.Progress has the names and types of the fields")
         return
     _reporter.report(content)

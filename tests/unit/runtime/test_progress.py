@@ -197,6 +197,13 @@ def test_outside_a_job_nothing_is_sent() -> None:
     reporter.close()
 
 
+class TwoElements:
+    """A tensor of PyTorch that is no single number."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
 @pytest.mark.parametrize(
     ("reported", "reason"),
     [
@@ -205,6 +212,8 @@ def test_outside_a_job_nothing_is_sent() -> None:
         ({"metrics": {"quality": "good"}}, "must be real number, not str"),
         ({"metrics": [0.5]}, "no attribute 'items'"),
         ({"checkpoint_time": 1e30}, "out of range"),
+        ({"checkpoint_time": 1_795_946_438_391_224_000}, "Value too large"),  # nanoseconds
+        ({"loss": TwoElements()}, "a Tensor with 2 elements"),
     ],
 )
 def test_a_report_of_unknown_names_or_types_ends_no_program(
