@@ -103,7 +103,7 @@ class Progress:
         """Return the content of a report."""
         share = self.percentage
         if share is None and self.step is not None and self.steps:
-            share = 100 * self.step / self.steps
+            share = 100.0 * self.step / self.steps
         metrics = (
             (name, _text(value)) for name, value in self.metrics.items() if len(name) <= contract.METRIC_NAME_MAX
         )

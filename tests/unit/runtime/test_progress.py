@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstraining import progress
@@ -264,3 +265,9 @@ def test_a_process_with_too_many_threads_reports_later(
     reporter.report({"step": 1})
     reporter.close()
     assert caplog.messages == ["Progress cannot be reported: can't start new thread"]
+
+
+def test_steps_may_be_short_numbers_of_numpy() -> None:
+    """A hundred times the step is more than int32 holds."""
+    step: Any = np.int32(30_000_000)
+    assert Progress(step=step, steps=60_000_000).content()["progressPercentage"] == 50
