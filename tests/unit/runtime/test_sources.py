@@ -76,3 +76,12 @@ def test_a_seed_that_workers_cannot_use_is_rejected(seed: Any) -> None:
 def test_an_empty_source_is_rejected(make: Any) -> None:
     with pytest.raises(ValueError, match=r"Files|Ranges"):
         make()
+
+
+def test_blocks_may_be_short_numbers_of_numpy() -> None:
+    """Their products, indices of samples, are more than these types hold."""
+    block: Any = np.int32(1_000_000)
+    assert Ranges(4_000_000_000, block, range, seed=None).bounds(3000) == (3_000_000_000, 3_001_000_000)
+    size: Any = np.uint8(250)
+    small: Any = np.uint8(100)
+    assert [Ranges(size, small, range, seed=None).bounds(place) for place in (1, 2)] == [(100, 200), (200, 250)]

@@ -78,8 +78,8 @@ class Ranges:
     seed: int | None = 0
 
     def __post_init__(self) -> None:
-        for name in ("size", "block"):
-            count(f"Ranges: {name}", getattr(self, name))
+        for name in ("size", "block"):  # as Python's numbers, because products of NumPy's may overflow
+            object.__setattr__(self, name, count(f"Ranges: {name}", getattr(self, name)))
         _check_seed("Ranges", self.seed)
         check_call("Ranges: read", self.read, 0, self.block, how="with the first index and the index after the last")
 
