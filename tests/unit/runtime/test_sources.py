@@ -1,6 +1,7 @@
 """Assigned data: every sample once per epoch, in an order that all processes share."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,11 @@ def test_blocks_may_be_short_numbers_of_numpy() -> None:
     size: Any = np.uint8(250)
     small: Any = np.uint8(100)
     assert [Ranges(size, small, range, seed=None).bounds(place) for place in (1, 2)] == [(100, 200), (200, 250)]
+
+
+@pytest.mark.parametrize("path", [b"/data/b", 1, None])
+def test_paths_that_are_no_text_are_rejected(path: Any) -> None:
+    """Such as the elements of a dataset of names, which are bytes."""
+    with pytest.raises(SettingsError, match=rf"^Files: each path must be a text; {path!r} is of the type \w+"):
+        Files(["/data/a", path], str)
+    assert Files([Path("/data/a")], str).order == Files(["/data/a"], str).order  # type: ignore[list-item]

@@ -9,6 +9,7 @@ Pure; importing it imports no TensorFlow.
 
 import json
 import math
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -139,7 +140,7 @@ class Files:
 
 
 def _check_paths(paths: object) -> None:
-    """Refuse paths without a fixed order.
+    """Refuse paths without a fixed order, and those that are no text.
 
     Raises:
         SettingsError: names the type, or an example.
@@ -150,6 +151,10 @@ def _check_paths(paths: object) -> None:
         raise SettingsError(f"Files: give a list of paths, such as sorted(paths); it is a {type(paths).__name__}")
     if not paths:
         raise SettingsError("Files: there is no path")
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            kind, way = type(path).__name__, "; path.decode() returns its text" if isinstance(path, bytes) else ""
+            raise SettingsError(f"Files: each path must be a text; {path!r} is of the type {kind}{way}")
 
 
 def _check_seed(source: str, seed: object) -> None:
