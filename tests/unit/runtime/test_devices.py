@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,12 @@ def test_an_impossible_choice_is_rejected_with_the_available_devices(wanted: Seq
 def test_a_text_is_no_list_of_devices() -> None:
     with pytest.raises(SettingsError, match=re.escape("devices: 'GPU:0' is a text, not a list; use devices=['GPU:0']")):
         choose(("CPU:0", "GPU:0"), "GPU:0", strict=False)
+
+
+@pytest.mark.parametrize("wanted", [0, [0], [SimpleNamespace(name="/device:GPU:0")], (name for name in ["GPU:0"])])
+def test_what_is_no_list_of_names_is_rejected_with_an_example(wanted: Any) -> None:
+    with pytest.raises(SettingsError, match=r"^devices: give a list of names, such as \['GPU:0'\]; it is .*"):
+        choose(TWO, wanted, strict=False)
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(("CPU:0",), ("CPU:0",)), (("CPU:0", "GPU:0"), ("GPU:0",))])

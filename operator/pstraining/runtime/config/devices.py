@@ -5,7 +5,7 @@ are always on the CPU. Pure; imports no TensorFlow.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pstraining.runtime.config.settings import SettingsError
@@ -61,12 +61,16 @@ def choose(visible: Sequence[str], wanted: Sequence[str] | None, *, strict: bool
         strict: whether each wanted device must be visible. Otherwise missing ones are left out.
 
     Raises:
-        SettingsError: no device is wanted, a wanted device is not visible, it is named twice, or `wanted` is a text.
+        SettingsError: no device is wanted, a wanted device is not visible, it is named twice, or `wanted` is no list
+            of texts.
     """
     if wanted is None:
         return accelerators(visible) or (CPU,)
     if isinstance(wanted, str):
         raise SettingsError(f"devices: {wanted!r} is a text, not a list; use devices=[{wanted!r}]")
+    # A generator would be empty when the task connects again.
+    if not isinstance(wanted, Collection) or not all(isinstance(name, str) for name in wanted):
+        raise SettingsError(f"devices: give a list of names, such as ['GPU:0']; it is {wanted!r}")
     names = [_plain(name) for name in wanted]
     missing = [name for name in names if name not in visible]
     if not names or len(set(names)) < len(names) or (strict and missing):
