@@ -165,7 +165,7 @@ class LocalJob:
         self.processes: dict[str, LocalProcess] = {}
         self.failed: LocalProcess | None = None
         """The process whose failure has ended the job."""
-        self._unread: OSError | None = None
+        self._unread: OSError | ValueError | None = None
         """The error of a stream of which nothing is read any more."""
 
     def __enter__(self) -> "LocalJob":
@@ -242,6 +242,7 @@ class LocalJob:
 
         Raises:
             OSError: the stream of the processes' lines is closed or full.
+            ValueError: it was closed by this process, or cannot encode a line.
         """
         while (code := self.supervise()) is None:
             if self._unread is not None:
@@ -301,7 +302,7 @@ class LocalJob:
             try:
                 self._echo.write(f"[{process.task.label}] {line}\n")
                 self._echo.flush()
-            except OSError as error:  # the processes would wait if their output were not read any more
+            except (OSError, ValueError) as error:  # the processes would wait if their output were not read any more
                 self._unread = error
 
 

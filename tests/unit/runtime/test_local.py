@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
 
 import pytest
 
@@ -122,6 +122,26 @@ def test_only_whole_lines_are_events() -> None:
     with LocalJob(["-c", "import time; time.sleep(60)"], ps=0, workers=0) as job:
         job.leader.lines += lines
         assert job.leader.events("step") == [{"event": "step", "step": 1}]
+
+
+def ascii_only() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("make", [ascii_only, closed])
+def test_a_stream_that_takes_no_line_ends_the_job(make: Callable[[], TextIO]) -> None:
+    """Otherwise the processes would wait until their output is read."""
+    program = "import time; print('\\u00e4', flush=True); time.sleep(3)"
+    environment = {"PYTHONIOENCODING": "utf-8"}
+    job = LocalJob(["-c", program], ps=0, workers=0, echo=make(), environment=environment)
+    with job, pytest.raises(ValueError, match=r"codec|closed file"):
+        job.wait()
 
 
 class JobWasMadeError(Exception):
