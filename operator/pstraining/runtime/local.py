@@ -363,6 +363,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, least in {"ps": 1, "standbys": 0, "workers": 1, "steps": 1}.items():
         if (number := getattr(options, name)) is not None and number < least:
             parser.error(f"--{name} must be at least {least}")
+    if options.checkpoint_dir == "":
+        parser.error("--checkpoint-dir is empty: give a folder or a URI, or leave it out")
     training = options.training | ({"steps": options.steps} if options.steps else {})
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # programs print more characters than a locale may have

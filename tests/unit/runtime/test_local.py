@@ -166,3 +166,10 @@ def test_what_follows_the_program_is_its_own(
     with pytest.raises(JobWasMadeError) as made:
         local.main(arguments)
     assert made.value.args == (command, 2, {})
+
+
+def test_an_empty_folder_of_checkpoints_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as that of a variable that is not set: the job would have no checkpoints."""
+    with pytest.raises(SystemExit):
+        local.main(["--checkpoint-dir", "", "-m", "train"])
+    assert "--checkpoint-dir is empty" in capsys.readouterr().err
