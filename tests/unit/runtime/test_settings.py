@@ -14,6 +14,7 @@ from pstraining.runtime.config.settings import (
     CompressionSettings,
     SettingsError,
     TrainingSettings,
+    is_object_store,
     resolve,
 )
 
@@ -143,3 +144,11 @@ def test_every_field_of_the_job_is_one_of_the_runtimes_within_the_same_bounds(jo
         described = next((one for one in described.get("anyOf", ()) if one != {"type": "null"}), described)
         assert value.keys() <= described.keys(), name
         assert all(described[key] == wanted for key, wanted in value.items() if key != "$ref"), name
+
+
+@pytest.mark.parametrize("path", ["s3:/bucket/a", "gs:/bucket/a", "az://a/b"])
+def test_a_uri_that_is_none_of_an_object_store_is_no_folder(path: str) -> None:
+    """Such as one that went through a Path, which keeps one slash: the folder would be lost with the pod."""
+    with pytest.raises(SettingsError, match=rf"^checkpoint\.path: {path} must be a folder, or begin with s3://"):
+        is_object_store(path)
+    assert [is_object_store(path) for path in (None, "/a", "a:b/c", "s3://a", "./s3:/a")] == [False] * 3 + [True, False]

@@ -6,6 +6,7 @@ field.
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Final, Self, TypeVar
 
@@ -141,13 +142,17 @@ OBJECT_STORES: Final = ("s3://", "gs://", "file://")
 """Beginnings of the URIs of object stores. A `file://` one has the objects as files, for trials without a store."""
 
 
+_URI: Final = re.compile(r"[A-Za-z]\w+:/")
+"""The beginning of a URI, also of one that has lost a slash, as in a `Path`: its folder would be lost with the pod."""
+
+
 def is_object_store(path: str | None) -> bool:
     """Return whether checkpoints are in an object store.
 
     Raises:
-        SettingsError: the URI has another scheme.
+        SettingsError: the URI has another scheme, or a single slash.
     """
-    if path is None or "://" not in path:
+    if path is None or not ("://" in path or _URI.match(path)):
         return False
     if not path.startswith(OBJECT_STORES):
         raise SettingsError(f"checkpoint.path: {path} must be a folder, or begin with {', '.join(OBJECT_STORES)}")
