@@ -16,6 +16,7 @@ from pstraining.runtime.config.settings import (
     CheckpointSettings,
     SettingsError,
     TrainingSettings,
+    plain,
     resolve,
 )
 from pstraining.runtime.data.sources import Source
@@ -131,7 +132,7 @@ class Trainer:
         self._validation = Validation(validation, every, limit["validation_steps"]) if validation else None
         given: dict[str, object] = {"steps": steps, "epochs": epochs}
         given = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
-        self._training = {name: arguments.plain(value) for name, value in given.items()}
+        self._training = {name: plain(value) for name, value in given.items()}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
     def run(self) -> dict[str, float] | None:

@@ -1,6 +1,7 @@
 """Settings: the job's fields override the program's, and an invalid one is named in one clear error."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,21 @@ def test_every_field_of_the_job_is_one_of_the_runtimes_within_the_same_bounds(jo
         described = next((one for one in described.get("anyOf", ()) if one != {"type": "null"}), described)
         assert value.keys() <= described.keys(), name
         assert all(described[key] == wanted for key, wanted in value.items() if key != "$ref"), name
+
+
+def test_settings_of_checkpoints_may_be_numbers_of_numpy_and_a_path() -> None:
+    made: Any = CheckpointSettings
+    found = made(path=Path("/checkpoints"), keep=np.int32(2), interval_seconds=np.int64(60))
+    assert json.loads(json.dumps(found.model_dump(mode="json"))) == {
+        "path": "/checkpoints",
+        "keep": 2,
+        "interval_seconds": 60,
+        "full_every": 1,
+        "history": "Keep",
+    }
+    for wrong in ({"keep": True}, {"keep": 2.0}, {"path": 5}, {"path": Path("s3://bucket/a")}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            made(**wrong)
 
 
 @pytest.mark.parametrize("path", ["s3:/bucket/a", "gs:/bucket/a", "az://a/b"])

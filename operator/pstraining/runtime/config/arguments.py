@@ -100,10 +100,3 @@ def count(name: str, given: object) -> int:
     if (number := int(given)) < 1:
         raise SettingsError(f"{name} must be at least 1; it is {number}")
     return number
-
-
-def plain(value: object) -> object:
-    """Return a setting, or a mapping of settings, with NumPy's whole numbers as Python's, which JSON can contain."""
-    if isinstance(value, Mapping):
-        return {name: plain(part) for name, part in value.items()}
-    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)

@@ -8,9 +8,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from numbers import Integral
+from pathlib import PurePath
 from typing import Final, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from pstraining.api.codec_sizes import MIN_SHARD_BYTES
@@ -137,6 +139,15 @@ class CheckpointSettings(BaseModel):
     history: HistoryPolicy = HistoryPolicy.KEEP
     """Whether the chief writes the job's history, `summary.json` and the logs, beside the checkpoints."""
 
+    @field_validator("path", "keep", "interval_seconds", "full_every", mode="before")
+    @classmethod
+    def _of_python(cls, value: object) -> object:
+        if isinstance(value, PurePath):
+            if _URI.match(str(value)):
+                raise ValueError(f"give a URI as a text; {value!r} has lost one of its slashes")
+            return str(value)
+        return plain(value)
+
 
 OBJECT_STORES: Final = ("s3://", "gs://", "file://")
 """Beginnings of the URIs of object stores. A `file://` one has the objects as files, for trials without a store."""
@@ -144,6 +155,13 @@ OBJECT_STORES: Final = ("s3://", "gs://", "file://")
 
 _URI: Final = re.compile(r"[A-Za-z]\w+:/")
 """The beginning of a URI, also of one that has lost a slash, as in a `Path`: its folder would be lost with the pod."""
+
+
+def plain(value: object) -> object:
+    """Return a setting, or a mapping of settings, with NumPy's whole numbers as Python's, which JSON can contain."""
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
 
 
 def is_object_store(path: str | None) -> bool:
