@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.summary import HistoryPolicy
 from pstraining.api.training import Codec, CompressionSpec, Mode, TrainingSpec
 from pstraining.resources import cluster_map
 from pstraining.runtime.config.settings import (
@@ -168,3 +169,12 @@ def test_a_uri_that_is_none_of_an_object_store_is_no_folder(path: str) -> None:
     with pytest.raises(SettingsError, match=rf"^checkpoint\.path: {path} must be a folder, or begin with s3://"):
         is_object_store(path)
     assert [is_object_store(path) for path in (None, "/a", "a:b/c", "s3://a", "./s3:/a")] == [False] * 3 + [True, False]
+
+
+def test_a_program_turns_the_history_off_by_its_text() -> None:
+    made: Any = CheckpointSettings
+    own = made(history="None")
+    assert own.history is HistoryPolicy.NONE
+    assert resolve("checkpoint", CheckpointSettings, own.model_dump(), {}) == own
+    with pytest.raises(ValueError, match="input should be 'Keep' or 'None'"):
+        resolve("checkpoint", CheckpointSettings, {}, {"history": "none"})

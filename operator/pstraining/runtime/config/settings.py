@@ -136,7 +136,7 @@ class CheckpointSettings(BaseModel):
     `checkpoint.interval`."""
     full_every: int = Field(default=1, ge=1, le=100)
     """Number of saves of which one is full. The others write, of large tables, only the rows that have changed."""
-    history: HistoryPolicy = HistoryPolicy.KEEP
+    history: HistoryPolicy = Field(default=HistoryPolicy.KEEP, strict=False)
     """Whether the chief writes the job's history, `summary.json` and the logs, beside the checkpoints."""
 
     @field_validator("path", "keep", "interval_seconds", "full_every", mode="before")
