@@ -2,7 +2,7 @@
 
 import json
 from functools import partial, wraps
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -151,6 +151,12 @@ def test_a_uri_of_summaries_is_rejected(folder: str | Path) -> None:
     with pytest.raises(SettingsError, match=r"tensorboard: .* is not a folder"):
         trainer(tensorboard=folder)
     trainer(tensorboard="/logs")
+
+
+@pytest.mark.parametrize("folder", [0, np.bool_(False), PurePosixPath("/logs"), b"/logs"])
+def test_summaries_that_would_be_elsewhere_without_a_word_are_rejected(folder: Any) -> None:
+    with pytest.raises(SettingsError, match=r"^tensorboard: give a folder, as a text or a Path, or False; it is "):
+        trainer(tensorboard=folder)
 
 
 def test_whole_numbers_may_be_those_of_numpy() -> None:

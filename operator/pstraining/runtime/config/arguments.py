@@ -77,11 +77,13 @@ def check_jit(given: object) -> None:
 
 
 def check_summaries(tensorboard: object) -> None:
-    """Refuse a URI as TensorBoard's folder, which would be a folder of that name in the pod.
+    """Refuse a URI as TensorBoard's folder, which would be a folder of that name in the pod, and other types.
 
     Raises:
         SettingsError: names the argument, and how event files get into an object store.
     """
+    if not (tensorboard is None or isinstance(tensorboard, bool | str | Path)):
+        raise SettingsError(f"tensorboard: give a folder, as a text or a Path, or False; it is {tensorboard!r}")
     if isinstance(tensorboard, str | Path) and re.match(r"\w+:/", str(tensorboard)):
         raise SettingsError(
             f"tensorboard: {tensorboard} is not a folder. Leave the argument out: event files are beside the "
