@@ -159,6 +159,17 @@ def test_summaries_that_would_be_elsewhere_without_a_word_are_rejected(folder: A
         trainer(tensorboard=folder)
 
 
+def test_a_class_is_a_function_that_creates_a_model() -> None:
+    any_trainer(Built, Built, "mse", two)
+
+    class Sized(Built):
+        def __init__(self, size: int) -> None:
+            """As a model whose size is an argument."""
+
+    with pytest.raises(SettingsError, match=r"model: the function is called without arguments, .*'size'"):
+        any_trainer(Sized, Built, "mse", two)
+
+
 def test_whole_numbers_may_be_those_of_numpy() -> None:
     made = trainer(steps=np.int64(100), training={"accumulation_steps": np.int32(2), "ordered_sums": True})
     assert json.dumps(made._training) == '{"steps": 100, "accumulation_steps": 2, "ordered_sums": true}'

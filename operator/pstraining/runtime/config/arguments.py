@@ -20,7 +20,8 @@ _KINDS: Final[Mapping[str, tuple[type, str]]] = {
 def check_functions(model: object, optimizer: object, data: object, **others: object) -> None:
     """Refuse objects in place of the functions that create them; a SettingsError names the argument."""
     for name, given in {"model": model, "optimizer": optimizer, **others}.items():
-        if given is not None and (not callable(given) or hasattr(given, "trainable_variables")):
+        is_built = hasattr(given, "trainable_variables") and not isinstance(given, type)
+        if given is not None and (not callable(given) or is_built):
             raise SettingsError(f"{name}: give a function that creates it; it is a {type(given).__name__}")
     if not callable(data) and not all(hasattr(data, name) for name in ("count", "order", "open")):
         raise SettingsError(
