@@ -211,9 +211,10 @@ class Trainer:
         cluster = clusters.read()
         training = resolve("training", TrainingSettings, self._training, cluster.training)
         source = None if callable(self._data) else self._data
+        given = None if workers is None else arguments.count("total_updates: workers", workers)
         return total_updates(
             training,
-            workers or clusters.number_of_workers(cluster),
+            given or clusters.number_of_workers(cluster),
             source,
             steps_per_epoch=self._steps_per_epoch,
             batch_size=batch_size,

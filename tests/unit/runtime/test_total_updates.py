@@ -1,5 +1,6 @@
 """The number of updates in a job: with it, a schedule ends when training does."""
 
+import math
 from typing import Any
 
 import pytest
@@ -52,6 +53,12 @@ def test_updates(source: Any, given: dict[str, object], more: dict[str, int], ex
 def test_missing_inputs_are_named(source: Any, given: dict[str, object], more: dict[str, int], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         count(source, given, **more)
+
+
+@pytest.mark.parametrize("number", [math.nan, 32.5, "32", True])
+def test_a_number_that_is_not_whole_is_named(number: Any) -> None:
+    with pytest.raises(SettingsError, match=f"total_updates: batch_size must be a whole number; it is {number!r}"):
+        count(RANGES, {"epochs": 1}, batch_size=number)
 
 
 @pytest.mark.parametrize(("name", "number"), [("batch_size", 0), ("samples", -1)])

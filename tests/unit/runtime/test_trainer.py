@@ -170,6 +170,16 @@ def test_a_class_is_a_function_that_creates_a_model() -> None:
         any_trainer(Sized, Built, "mse", two)
 
 
+@pytest.mark.parametrize("workers", [0, -2, 1.5])
+def test_the_number_of_workers_of_a_schedule_is_checked(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(SettingsError, match=r"^total_updates: workers must be "):
+        trainer(steps=10, training={"local_steps": 2}).total_updates(workers=workers)
+    some: Any = np.int64(4)
+    assert trainer(steps=10, training={"local_steps": 2}).total_updates(workers=some) == 5
+
+
 def test_whole_numbers_may_be_those_of_numpy() -> None:
     made = trainer(steps=np.int64(100), training={"accumulation_steps": np.int32(2), "ordered_sums": True})
     assert json.dumps(made._training) == '{"steps": 100, "accumulation_steps": 2, "ordered_sums": true}'

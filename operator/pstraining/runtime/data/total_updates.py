@@ -3,6 +3,7 @@
 import math
 
 from pstraining.api.training import Mode
+from pstraining.runtime.config.arguments import count
 from pstraining.runtime.config.settings import SettingsError, TrainingSettings
 from pstraining.runtime.data.epochs import by_steps
 from pstraining.runtime.data.sources import Ranges, Source
@@ -33,8 +34,8 @@ def total_updates(
         SettingsError: the number does not follow from the settings; the message names what is missing.
     """
     for name, number in {"batch_size": batch_size, "samples": samples}.items():
-        if number is not None and number < 1:
-            raise SettingsError(f"total_updates: {name} must be at least 1; it is {number}")
+        if number is not None:
+            count(f"total_updates: {name}", number)
     steps, _ = by_steps(training.steps, training.epochs if source is None else None, steps_per_epoch)
     limits = [] if steps is None else [steps]
     if source is not None and training.epochs is not None:
