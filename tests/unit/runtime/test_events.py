@@ -3,7 +3,9 @@
 import json
 import math
 
-from pstraining.runtime.telemetry.events import as_json
+import pytest
+
+from pstraining.runtime.telemetry.events import as_json, event
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
@@ -14,3 +16,9 @@ def test_numbers_that_are_not_finite_are_null() -> None:
 
     found = json.loads(text, parse_constant=refused)
     assert found == {"test_loss": None, "bound": None, "step": 3, "name": "digits"}
+
+
+def test_a_metric_may_have_any_name(capsys: pytest.CaptureFixture[str]) -> None:
+    event("epoch", **{"name": 1.0, "event": 2.0, "loss": 3.0})
+    found = json.loads(capsys.readouterr().out)
+    assert (found["event"], found["name"], found["loss"]) == ("epoch", 1.0, 3.0)

@@ -14,10 +14,13 @@ _shown = threading.Event()
 """Set while a terminal's last line is a progress line, which the next output replaces."""
 
 
-def event(name: str, **fields: object) -> None:
-    """Print one JSON line, with the time in seconds since 1970 (UTC) and on the machine's monotonic clock."""
+def event(name: str, /, **fields: object) -> None:
+    """Print one JSON line, with the time in seconds since 1970 (UTC) and on the machine's monotonic clock.
+
+    Fields may have any name, such as that of a metric; the event's own fields win.
+    """
     times = {"time": round(time.time(), 3), "monotonic": round(time.monotonic(), 3)}
-    _print(as_json({"event": name, **fields, **times}))
+    _print(as_json({"event": name} | fields | times | {"event": name}))
 
 
 def as_json(fields: Mapping[str, object]) -> str:
