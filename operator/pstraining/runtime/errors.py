@@ -51,4 +51,5 @@ def _explain(sentence: str) -> None:
     sys.stderr.flush()
     if os.environ.get(contract.ENV_POD_NAME):  # outside a pod, the file may belong to another program
         with suppress(OSError):
-            Path(contract.TERMINATION_MESSAGE_FILE).write_bytes(sentence.encode()[:MESSAGE_BYTES])
+            content = sentence.encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")  # whole characters
+            Path(contract.TERMINATION_MESSAGE_FILE).write_text(content, encoding="utf-8")

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from pstraining.api import contract
 from pstraining.launcher import contract as launcher_contract
-from pstraining.runtime.errors import FinalError
+from pstraining.runtime.errors import FinalError, _explain
 from pstraining.runtime.model.errors import refusing_repeated_errors
 
 WRONG = "from pstraining.runtime import Trainer\nTrainer(None, None, 'mse', lambda w, n: None, validation_every=0)"
@@ -117,3 +118,14 @@ def test_what_may_pass_keeps_its_type(modules: list[str], error: Exception) -> N
     with pytest.raises(type(error)) as raised, refusing_repeated_errors("the model cannot be built"):
         through(modules)
     assert raised.value is error
+
+
+def test_the_reason_is_text_whatever_the_message_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file's name may have bytes that are no text, and the last character may not fit as a whole."""
+    file = tmp_path / "message"
+    monkeypatch.setattr(contract, "TERMINATION_MESSAGE_FILE", str(file))
+    monkeypatch.setenv(contract.ENV_POD_NAME, "pod")
+    for sentence, expected in (("/data/\udcff is missing", "/data/? is missing"), ("a" + "\u00e4" * 4096, None)):
+        _explain(sentence)
+        text = file.read_bytes().decode()
+        assert text == (expected or "a" + "\u00e4" * 2047)
