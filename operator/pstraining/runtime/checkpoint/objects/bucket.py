@@ -53,10 +53,13 @@ class Bucket:
         Raises:
             OSError: the library does not accept the URI or the environment.
         """
-        with _os_errors(url):
-            if url.startswith("file:"):
-                return cls(from_url(url, mkdir=True), url)
-            return cls(from_url(url, retry_config=retries), url)
+        try:
+            with _os_errors(url):
+                if url.startswith("file:"):
+                    return cls(from_url(url, mkdir=True), url)
+                return cls(from_url(url, retry_config=retries), url)
+        except ValueError as error:  # of the library's parser
+            raise OSError(errno.EINVAL, str(error), url) from None
 
     def put(self, key: str, content: bytes | bytearray) -> None:
         """Create or replace an object in one operation."""

@@ -47,8 +47,15 @@ def bucket_at(path: str) -> "Bucket":
     """Return the prefix of an object store by its URI.
 
     Raises:
-        SettingsError: the library for object stores is not installed, or does not accept the URI or the environment.
+        SettingsError: the library for object stores is not installed, does not accept the URI or the environment, or
+            would ignore a part of the URI.
     """
+    bucket = path.partition("://")[2].partition("/")[0]
+    if "?" in path or "#" in path or "@" in bucket:  # the path is not in the message, as it may have a secret
+        raise SettingsError(
+            "checkpoint.path: a URI has a bucket and a prefix, and what follows ? or #, or precedes @, is not used; "
+            "leave it out"
+        )
     try:
         from pstraining.runtime.checkpoint.objects.bucket import Bucket  # only here: most jobs have a volume
     except ModuleNotFoundError as error:
