@@ -130,9 +130,10 @@ class Trainer:
             raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is one pass over the data")
         self._steps_per_epoch, self._tensorboard, self._callbacks = limit["steps_per_epoch"], tensorboard, callbacks
         self._validation = Validation(validation, every, limit["validation_steps"]) if validation else None
-        given: dict[str, object] = {"steps": steps, "epochs": epochs}
-        given = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
-        self._training = {name: plain(value) for name, value in given.items()}
+        ends: dict[str, object] = {"steps": steps, "epochs": epochs}
+        ends = {name: value for name, value in ends.items() if value is not None}
+        arguments.check_once(ends, training or {})
+        self._training = {name: plain(value) for name, value in {**ends, **(training or {})}.items()}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
     def run(self) -> dict[str, float] | None:

@@ -178,3 +178,11 @@ def test_a_program_turns_the_history_off_by_its_text() -> None:
     assert resolve("checkpoint", CheckpointSettings, own.model_dump(), {}) == own
     with pytest.raises(ValueError, match="input should be 'Keep' or 'None'"):
         resolve("checkpoint", CheckpointSettings, {}, {"history": "none"})
+
+
+def test_a_setting_under_two_names_is_given_twice() -> None:
+    script = {"steps": 1, "mode": "Sync", "backup_workers": 1, "backupWorkers": 2}
+    with pytest.raises(SettingsError, match=r"^backupWorkers: it is 2, and under another name 1; leave one of them"):
+        resolve("training", TrainingSettings, script, {})
+    same = resolve("training", TrainingSettings, {**script, "backupWorkers": 1}, {"backupWorkers": 3})
+    assert same.backup_workers == 3

@@ -159,6 +159,14 @@ def test_summaries_that_would_be_elsewhere_without_a_word_are_rejected(folder: A
         trainer(tensorboard=folder)
 
 
+@pytest.mark.parametrize("name", ["steps", "epochs"])
+def test_a_limit_that_is_given_twice_is_rejected(name: str) -> None:
+    """One of the two would be ignored without a word."""
+    with pytest.raises(SettingsError, match=rf"^{name}: it is 100, and in training 50; leave one of them out"):
+        trainer(training={name: 50}, **{name: 100})
+    assert trainer(training={name: 100}, **{name: 100})._training == {name: 100}
+
+
 def test_a_class_is_a_function_that_creates_a_model() -> None:
     any_trainer(Built, Built, "mse", two)
 

@@ -71,6 +71,15 @@ def check_kinds(**given: object) -> None:
             raise SettingsError(f"{name}: give {instead}; it is a {type(value).__name__}")
 
 
+def check_once(given: Mapping[str, object], training: Mapping[str, object]) -> None:
+    """Refuse an argument that differs from the setting of its name in `training`, which would replace it."""
+    for name in given.keys() & training.keys():
+        if given[name] != training[name]:
+            raise SettingsError(
+                f"{name}: it is {given[name]!r}, and in training {training[name]!r}; leave one of them out"
+            )
+
+
 def check_jit(given: object) -> None:
     """Refuse a value of `jit_compile` that would leave XLA off without a word."""
     if not (given is None or isinstance(given, bool) or given == "auto"):

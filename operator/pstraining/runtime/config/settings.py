@@ -219,14 +219,22 @@ def _json(name: str, values: Mapping[str, object]) -> str:
 
 
 def _by_alias(model: type[BaseModel], values: Mapping[str, object]) -> dict[str, object]:
-    """Return values by the API's names, from values by Python's names."""
-    found = {}
+    """Return values by the API's names, from values by Python's names or the API's.
+
+    Raises:
+        SettingsError: a setting has different values under its two names.
+    """
+    found: dict[str, object] = {}
     for name, value in values.items():
         field = model.model_fields.get(name)
         inner = field.annotation if field else None
         if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, BaseModel):
             value = _by_alias(inner, value)  # noqa: PLW2901 - the same value, by other names
-        found[field.alias or name if field else name] = value
+        alias = field.alias or name if field else name
+        if alias in found and found[alias] != value:
+            former = found[alias]
+            raise SettingsError(f"{alias}: it is {value!r}, and under another name {former!r}; leave one of them out")
+        found[alias] = value
     return found
 
 
