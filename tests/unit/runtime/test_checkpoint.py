@@ -185,9 +185,21 @@ def test_names_carry_the_term_and_the_step(key: Key) -> None:
     assert term_of_temporary(aside(7, key.name)) == 7
 
 
+@pytest.mark.parametrize("step", [10**10 - 1, 10**10, 2**53])
+def test_a_step_may_be_as_large_as_the_settings_permit(step: int) -> None:
+    assert key_of(Key(1, step).name) == Key(1, step)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["ckpt-12", ".tmp-ckpt-0000000012", "ckpt-0000000012.old", "result.json", "ckpt-0000000012-term-0"],
+    [
+        "ckpt-12",
+        ".tmp-ckpt-0000000012",
+        "ckpt-0000000012.old",
+        "result.json",
+        "ckpt-0000000012-term-0",
+        "ckpt-00000000012",
+    ],
 )
 def test_other_names_are_no_checkpoints(name: str) -> None:
     assert key_of(name) is None

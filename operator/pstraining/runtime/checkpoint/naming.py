@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TEMPORARY: Final = ".tmp-"
-_NAME: Final = re.compile(r"ckpt-(\d{10})(?:-term-([1-9]\d{0,17}))?", re.ASCII)
+_NAME: Final = re.compile(r"ckpt-(\d{10}|[1-9]\d{10,15})(?:-term-([1-9]\d{0,17}))?", re.ASCII)
 _MARKER: Final = re.compile(r"term-([1-9]\d{0,17})", re.ASCII)
 _TEMPORARY: Final = re.compile(rf"{re.escape(TEMPORARY)}([1-9]\d{{0,17}})-", re.ASCII)
 _ASIDE: Final = re.compile(rf"{re.escape(TEMPORARY)}(?:[1-9]\d{{0,17}}-)?old-(ckpt-.*)", re.ASCII)
@@ -29,7 +29,7 @@ class Key:
 
     @property
     def name(self) -> str:
-        """The folder's name. Within a term, names sort as steps do."""
+        """The folder's name. Within a term, names sort as steps of up to ten digits do."""
         return f"ckpt-{self.step:010d}" + (f"-term-{self.term}" if self.term else "")
 
 
