@@ -5,6 +5,7 @@ import posixpath
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import namedtuple
@@ -117,6 +118,20 @@ def test_a_run_ends_with_its_chief_unless_another_one_leads_the_job(
         train()
     assert [point.step for point in run.points] == [1]
     assert (run.status, run.artifacts) == (status, None)
+
+
+def test_a_full_disk_at_the_end_fails_no_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Results of an object store are copied to a temporary folder, which cannot be created."""
+    run = StubRun()
+    monkeypatch.setattr(tracking_module, "tracker_of", lambda *_: Tracker(lambda: run))
+    monkeypatch.setattr(tempfile, "tempdir", "/absent")
+    with Tracking(cluster(), lambda *_: [Path("/results")]) as tracking:
+        tracking.start({})
+    assert run.artifacts == []
+    (reported,) = events(capsys)
+    assert (reported["event"], "/absent" in reported["reason"]) == ("tracker_failed", True)
 
 
 def test_a_refusal_that_another_error_wraps_ends_the_run_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A job's tracking, from the chief's start to its end; inactive if the environment names no tracker."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -56,8 +57,8 @@ class Tracking:
         if self._tracker is None:
             return
         if error is None:
-            with TemporaryDirectory(prefix="pstraining-") as folder:
-                self._tracker.finish(self._artifacts(Path(folder)))
+            with ExitStack() as held:
+                self._tracker.finish(self._artifacts(held))
         elif final_error(error) is not None:  # no chief follows
             self._tracker.fail()
         elif _continues(error):
@@ -67,10 +68,10 @@ class Tracking:
         else:
             self._tracker.fail(STOP_SECONDS)
 
-    def _artifacts(self, folder: Path) -> Sequence[Path]:
-        """Return the job's results as local files; none if an object store does not return them."""
+    def _artifacts(self, held: ExitStack) -> Sequence[Path]:
+        """Return the job's results as local files until `held` closes; none if they cannot be copied to a folder."""
         try:
-            return self._results(ARTIFACTS, folder)
+            return self._results(ARTIFACTS, Path(held.enter_context(TemporaryDirectory(prefix="pstraining-"))))
         except OSError as error:
             event("tracker_failed", reason=f"the job's results cannot be read: {error}")
             return []
