@@ -1,6 +1,7 @@
 """The folder of TensorBoard's event files, and its uploads to an object store."""
 
 import json
+import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -51,6 +52,17 @@ def test_summaries_beside_checkpoints_in_an_object_store_are_uploaded(s3: FakeS3
         "jobs/a/tensorboard/validation/events.1": b"two",
     }
     assert not found.path.exists(), "the local files are deleted"
+
+
+def test_a_disk_without_room_for_a_temporary_folder_ends_no_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/absent")
+    with summaries_folder(None, URI, lambda uri: lambda key, path: None) as found:
+        assert found.path is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["event"] == "no_summaries"
+    assert "/absent" in json.loads(line)["reason"]
 
 
 def uploads(folder: Path, bucket: Bucket, period: float, done: Callable[[str], None]) -> SummaryUploads:

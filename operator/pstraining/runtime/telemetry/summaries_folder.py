@@ -61,7 +61,11 @@ def summaries_folder(
     if "://" not in checkpoints:
         return SummariesFolder(Path(checkpoints) / FOLDER)
     send = upload(checkpoints)  # before the folder exists: it may raise
-    folder = Path(tempfile.mkdtemp(prefix="pstraining-summaries-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="pstraining-summaries-"))
+    except OSError as error:
+        event("no_summaries", reason=f"there is no folder for temporary files: {error}")
+        return SummariesFolder()
     return SummariesFolder(folder, SummaryUploads(folder, send))
 
 
