@@ -65,6 +65,14 @@ def test_a_disk_without_room_for_a_temporary_folder_ends_no_training(
     assert "/absent" in json.loads(line)["reason"]
 
 
+def test_summaries_that_have_no_folder_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert summaries_folder(True, None, no_upload).path is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["event"] == "no_summaries"
+    assert "tensorboard=True" in json.loads(line)["reason"]
+    assert summaries_folder(True, "/c", no_upload).path == Path("/c/tensorboard")
+
+
 def uploads(folder: Path, bucket: Bucket, period: float, done: Callable[[str], None]) -> SummaryUploads:
     def upload(key: str, path: Path) -> None:
         bucket.put_file(key, path)

@@ -50,12 +50,14 @@ def summaries_folder(
     """Return the folder for event files.
 
     Args:
-        given: the program's folder; False: none; None: beside the checkpoints.
+        given: the program's folder; False: none; None or True: beside the checkpoints.
         checkpoints: the folder or URI of the checkpoints.
         upload: returns the upload to a URI of an object store.
     """
     if isinstance(given, str | Path):
         return SummariesFolder(Path(given))
+    if given is True and not checkpoints:
+        event("no_summaries", reason="tensorboard=True is a folder beside the checkpoints, and there is none: name one")
     if not checkpoints or given is False:
         return SummariesFolder()
     if "://" not in checkpoints:
