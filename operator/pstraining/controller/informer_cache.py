@@ -145,6 +145,16 @@ class InformerCache:
         job, found = (None if item is None else item.read() for item in stored)
         return job, found
 
+    def has_new_containers(self, pod: Object) -> bool:
+        """Whether a cached pod has other states of its containers now, which only its kubelet reports."""
+        ref = (str(Kind.POD), pod["metadata"]["namespace"], pod["metadata"]["name"])
+        key = self._keys.get(ref)
+        former = None if key is None else self._find(key, ref)
+        if former is None or former.uid != pod["metadata"]["uid"]:
+            return False
+        before, now = (body.get("status", {}).get("containerStatuses") for body in (former.read(), transform(pod)))
+        return bool(before != now)
+
     def drop_children(self, key: Key) -> None:
         """Remove all objects of a job, except the job itself and the Workload that MultiKueue sends before the job."""
         entry = self._entries.get(key) or _Entry()

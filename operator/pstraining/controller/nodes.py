@@ -28,6 +28,7 @@ class Nodes:
         self._clock = clock
         self._nodes: dict[str, Object] = {}
         self._silent_since: dict[str, datetime] = {}
+        self._last_reports: dict[str, datetime] = {}
 
     def observed(self, raw: Object) -> bool:
         """Record a node from the watch; return whether the jobs of its pods need a pass."""
@@ -37,6 +38,7 @@ class Nodes:
         self._nodes[name] = new
         if not _is_silent(new):
             self._silent_since.pop(name, None)
+            self._last_reports.pop(name, None)
         elif old is None or old["status"] != new["status"]:
             self._silent_since[name] = self._clock()
         # A new healthy node changes nothing for any job.
@@ -50,11 +52,23 @@ class Nodes:
             return False
         del self._nodes[name]
         self._silent_since.pop(name, None)
+        self._last_reports.pop(name, None)
         return True
 
     def silent_since(self, name: str) -> datetime | None:
         """Return when it was first seen that a node does not report; None if it reports."""
         return self._silent_since.get(name)
+
+    def pod_reported(self, name: str) -> None:
+        """Record that the kubelet of a node has reported on containers of a pod that is being deleted."""
+        self._last_reports[name] = self._clock()
+
+    def last_reports(self, pods: Iterable[Object]) -> dict[str, datetime]:
+        """Return the times of these reports, by the nodes of pods, since the nodes were last ready."""
+        if not self._last_reports:
+            return {}
+        names = {(p.get("spec") or {}).get("nodeName") for p in pods}
+        return {name: at for name, at in self._last_reports.items() if name in names}
 
     def of(self, pods: Iterable[Object]) -> tuple[Object, ...]:
         """Return the existing nodes of these pods."""

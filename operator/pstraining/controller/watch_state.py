@@ -68,11 +68,13 @@ class WatchState:
             case _ if not is_deleted and not self.cache.belongs(raw):
                 # Any user may write labels. Jobs are listed before their children (watch.py), and created before them.
                 key = self.cache.drop(raw)
-            case Kind.POD if event in ("ADDED", None):
-                self.failed_creates.pod_seen(raw)
-                key = self.cache.observed(raw)
             case Kind.POD if is_deleted:
                 key = self.cache.vanished(raw)
+            case Kind.POD:
+                if event in ("ADDED", None):
+                    self.failed_creates.pod_seen(raw)
+                self._note_report(raw)
+                key = self.cache.observed(raw)
             case _ if is_deleted:
                 # A job that replaces a deleted one waits until it may use the names of that one's objects.
                 key = self.cache.vanished(raw) or self.cache.freed(raw)
@@ -101,8 +103,14 @@ class WatchState:
         uid = view.job["metadata"]["uid"]
         installation, stall = self.installation, self.stall(key, uid)
         snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
-        nodes, objects = self._timed(snapshot), self.queue_objects()
-        return replace(snapshot, nodes=nodes, queue_objects=objects, usage=self.usage(key, uid))
+        nodes, reports, objects = self._timed(snapshot), self.nodes.last_reports(view.pods), self.queue_objects()
+        usage = self.usage(key, uid)
+        return replace(snapshot, nodes=nodes, last_reports=reports, queue_objects=objects, usage=usage)
+
+    def _note_report(self, pod: Object) -> None:
+        """Note the report of a kubelet on the containers of a pod that is being deleted, perhaps with its node."""
+        if pod["metadata"].get("deletionTimestamp") and self.cache.has_new_containers(pod):
+            self.nodes.pod_reported(str((pod.get("spec") or {}).get("nodeName")))
 
     def _timed(self, snapshot: Snapshot) -> Mapping[str, Node] | None:
         """Return the nodes of a snapshot with the times at which their silence was first seen."""

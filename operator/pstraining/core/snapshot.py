@@ -242,6 +242,8 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, Node] | None = None
     """The existing nodes of the job's pods, by name; None if the operator does not watch nodes."""
+    last_reports: Mapping[str, datetime] = field(default_factory=dict)
+    """When kubelets have last reported on containers of a pod that is being deleted, by node."""
     installation: Installation = STANDARD
     """The operator's installation, on which new pods depend."""
     queue_objects: QueueObjects = field(default_factory=QueueObjects)

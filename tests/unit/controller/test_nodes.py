@@ -96,6 +96,43 @@ def test_the_wait_for_other_nodes_begins_when_the_silence_is_seen(skew: int) -> 
     assert [is_held(seconds) for seconds in (20, 21)] == [True, False], "it was back in between"
 
 
+def deleted(version: int, **more: Any) -> dict[str, Any]:
+    """Return a worker's pod that is being deleted."""
+    found = pod("worker", deleting=True, **more)
+    found["metadata"]["resourceVersion"] = str(version)
+    return found
+
+
+@pytest.mark.parametrize("watches_nodes", [True, False])
+def test_the_report_of_a_kubelet_on_a_deleted_pod_is_noted_until_its_node_is_ready(*, watches_nodes: bool) -> None:
+    """The node controller changes only the condition Ready of a pod, which is no report of its kubelet."""
+    state, key = WatchState(watches_nodes=watches_nodes, nodes=Nodes(lambda: NOW)), ("default", "digits")
+    state.cache.observed(job())
+    ended = {"terminated": {"exitCode": 143, "reason": "Error"}}
+    running, not_ready = deleted(2), deleted(3)
+    not_ready["status"]["conditions"][0]["status"] = "False"
+    for raw in (running, not_ready):
+        state.receive(raw, "MODIFIED")
+        assert state.snapshot(key).last_reports == {}
+    for event in ("MODIFIED", None):
+        state.receive(deleted(4, state=ended), event)
+        assert state.snapshot(key).last_reports == {"node-1": NOW}
+    state.receive(node("node-1", "Unknown"), "MODIFIED")
+    assert state.snapshot(key).last_reports == {"node-1": NOW}
+    state.receive(node("node-1"), "MODIFIED")
+    assert state.snapshot(key).last_reports == {}
+
+
+def test_the_end_of_a_container_alone_is_no_report_of_a_node_that_was_given_up() -> None:
+    state, key = WatchState(nodes=Nodes(lambda: NOW)), ("default", "digits")
+    state.cache.observed(job())
+    for version, end in enumerate((None, {"terminated": {"exitCode": 1}}), 1):
+        raw = pod("worker", state=end)
+        raw["metadata"]["resourceVersion"] = str(version)
+        state.receive(raw, "MODIFIED")
+    assert state.snapshot(key).last_reports == {}
+
+
 @pytest.mark.asyncio
 async def test_only_jobs_with_a_pod_on_the_node_get_a_pass() -> None:
     watch_state, queue = WatchState(watches_nodes=True), WorkQueue()

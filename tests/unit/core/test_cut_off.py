@@ -105,6 +105,17 @@ def test_a_pod_is_held_until_all_nodes_are_known_and_while_its_side_may_continue
         assert cut_off.is_held(PLAIN, most, MEMBER, now) is False
 
 
+@pytest.mark.parametrize("nodes", [NODES, None], ids=["nodes are watched", "nodes are not watched"])
+def test_a_node_that_reports_on_pods_again_has_time_to_report_that_it_is_ready(nodes: dict[str, Node] | None) -> None:
+    """A cut is over, and the workers have ended, so that the last member seems to be one voter of five."""
+    member, now = replace(MEMBER, silent=True, lost=True), NOW + 5 * TOGETHER
+    few, second = replace(seen(member, STANDBY, nodes=nodes), last_reports={"cut": now}), timedelta(seconds=1)
+    assert not cut_off.is_held(HOT, replace(few, last_reports={"other": now}), member, now)
+    assert cut_off.is_held(HOT, few, member, now + TOGETHER - second)
+    assert not cut_off.is_held(HOT, few, member, now + TOGETHER)
+    assert cut_off.requeue_at(HOT, few, now) == now + TOGETHER
+
+
 def test_the_job_gets_a_pass_once_all_nodes_are_known() -> None:
     lost, second = replace(MEMBER, lost=True), timedelta(seconds=1)
     assert cut_off.requeue_at(HOT, seen(lost), NOW) == NOW + TOGETHER

@@ -17,7 +17,7 @@ from pstraining.resources import standbys
 
 TOGETHER = timedelta(seconds=20)
 """Nodes that are cut off at one moment are given up within this time: kubelets report every 10 s, and the node
-controller looks every 5 s."""
+controller looks every 5 s. A node that is back is ready within this time after its first report on a pod."""
 KNOWN = timedelta(seconds=60)
 """A member that was created this long before the loss is known to the tasks that are cut off."""
 
@@ -49,9 +49,14 @@ def requeue_at(job: PSTrainingJob, snapshot: Snapshot, now: datetime) -> datetim
 
 
 def _all_are_known_at(snapshot: Snapshot, pod: Pod) -> datetime:
+    """Return when the reports of all nodes show whether the pods of the silent ones may continue.
+
+    A node that is back first reports the ends of pods, and only then that it is ready. Meanwhile, its last member may
+    have the only copy of the state, and too few of its pods seem to be left to continue.
+    """
     node = (snapshot.nodes or {}).get(pod.node)
-    since = node.silent_since if node is not None else None
-    return (since or pod.deleted_at or pod.created) + TOGETHER
+    since = (node.silent_since if node is not None else None) or pod.deleted_at or pod.created
+    return max(since, snapshot.last_reports.get(pod.node, since)) + TOGETHER
 
 
 def goes_on(job: PSTrainingJob, snapshot: Snapshot) -> bool:
