@@ -36,9 +36,10 @@ class Nodes:
         name = new["metadata"]["name"]
         old = self._nodes.get(name)
         self._nodes[name] = new
+        if _is_ready(new):
+            self._last_reports.pop(name, None)
         if not _is_silent(new):
             self._silent_since.pop(name, None)
-            self._last_reports.pop(name, None)
         elif old is None or old["status"] != new["status"]:
             self._silent_since[name] = self._clock()
         # A new healthy node changes nothing for any job.
@@ -90,5 +91,9 @@ def _is_silent(node: Object) -> bool:
     return all(c.get("status") == "Unknown" for c in node["status"]["conditions"])
 
 
+def _is_ready(node: Object) -> bool:
+    return [c["status"] for c in node["status"]["conditions"]] == ["True"]
+
+
 def _is_healthy(node: Object) -> bool:
-    return [c["status"] for c in node["status"]["conditions"]] == ["True"] and not node["spec"]["taints"]
+    return _is_ready(node) and not node["spec"]["taints"]

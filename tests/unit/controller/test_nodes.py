@@ -117,8 +117,9 @@ def test_the_report_of_a_kubelet_on_a_deleted_pod_is_noted_until_its_node_is_rea
     for event in ("MODIFIED", None):
         state.receive(deleted(4, state=ended), event)
         assert state.snapshot(key).last_reports == {"node-1": NOW}
-    state.receive(node("node-1", "Unknown"), "MODIFIED")
-    assert state.snapshot(key).last_reports == {"node-1": NOW}
+    for status in ("Unknown", "False"):
+        state.receive(node("node-1", status), "MODIFIED")
+        assert state.snapshot(key).last_reports == {"node-1": NOW}
     state.receive(node("node-1"), "MODIFIED")
     assert state.snapshot(key).last_reports == {}
 
