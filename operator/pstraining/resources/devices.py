@@ -51,7 +51,8 @@ def extended(resources: Mapping[str, Any]) -> list[str]:
 
 def are_requested(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bool:
     """Return whether workers request extended resources or resource claims; arguments as in `domains`."""
-    return bool(domains(spec, own) or spec.get("resourceClaims"))
+    claims = any((container.get("resources") or {}).get("claims") for container in all_containers(spec))
+    return bool(domains(spec, own) or spec.get("resourceClaims") or claims)
 
 
 def drop(spec: dict[str, Any], own: Mapping[str, Any] | None = None) -> None:

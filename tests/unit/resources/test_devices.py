@@ -104,8 +104,9 @@ def test_invalid_templates_are_left_to_the_api_server(given: dict[str, Any]) -> 
     assert spec == given
 
 
-def test_claimed_devices_are_devices() -> None:
-    spec = pod(nodeSelector={GKE: "x"}, resourceClaims=[{"name": "gpu"}])
+@pytest.mark.parametrize("listed", [{"resourceClaims": [{"name": "gpu"}]}, {}], ids=["listed", "by a container only"])
+def test_claimed_devices_are_devices(listed: dict[str, Any]) -> None:
+    spec = pod(nodeSelector={GKE: "x"}, **listed)
     spec["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     devices.drop(spec)
     assert spec == {"containers": [{**pod()["containers"][0], "resources": {}}]}
