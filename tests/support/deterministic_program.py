@@ -3,8 +3,9 @@
 ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb the program on any machine; waits end once
 the file ORDERED_HASTE exists. ORDERED_EACH is the number of connections after which all processes are renewed at once.
 With ORDERED_PIECE, returning members receive the state in chunks of this number of bytes, as if the state were large.
-With ORDERED_TABLE the model has a table of some megabytes. ORDERED_PHASES is a folder: see
-`tests.support.layout_phases`.
+With ORDERED_TABLE the model has a table of some megabytes. With ORDERED_SUMS every update adds its gradient, which does
+not depend on the parameters, so their sum shows each batch that was lost or applied twice. ORDERED_PHASES is a folder:
+see `tests.support.layout_phases`.
 """
 
 import os
@@ -34,6 +35,8 @@ def model() -> Any:
         pixels = keras.Input((64,), dtype="int32")
         rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, 16, name="pixels")(pixels))
         return keras.Model(pixels, keras.layers.Dense(10, "softmax")(rows))
+    if os.environ.get("ORDERED_SUMS"):
+        return keras.Sequential([keras.Input((64,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10, "softmax")])
 
 
@@ -46,7 +49,20 @@ def optimizer() -> Any:
         vars(chunks).update(CHUNK_BYTES=int(piece), INCREMENTAL_BYTES=0)
     if folder := os.environ.get("ORDERED_PHASES"):
         layout_phases.install(folder)
-    return keras.optimizers.Adam(0.01)
+    return keras.optimizers.SGD(1.0) if os.environ.get("ORDERED_SUMS") else keras.optimizers.Adam(0.01)
+
+
+def loss() -> Any:
+    if not os.environ.get("ORDERED_SUMS"):
+        return "sparse_categorical_crossentropy"
+    return lambda _, predicted: predicted[:, 0]  # its gradient is the batch's mean
+
+
+def sums(epochs: int) -> Any:
+    """Return the kernel after these epochs with ORDERED_SUMS. [64, 1]."""
+    from sklearn.datasets import load_digits
+
+    return -epochs * load_digits().data[:SIZE].sum(0)[:, np.newaxis] / 16 / BATCH
 
 
 def read(begin: int, end: int) -> Any:
@@ -69,7 +85,7 @@ if __name__ == "__main__":
     Trainer(
         model,
         optimizer,
-        "sparse_categorical_crossentropy",
+        loss(),
         Ranges(SIZE, BLOCK, read),
         epochs=1,
         devices=wanted_devices(),

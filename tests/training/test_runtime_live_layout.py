@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.support import deterministic_program
 from tests.support.elastic_job import ElasticJob
 from tests.support.layout_phases import GIVE_UP, Phase
 from tests.support.soak_marks import ALL, in_all
@@ -14,17 +16,17 @@ from tests.training.test_runtime_hot import LONG, assert_same, job, last, step
 pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(1100)]
 
 
-EPOCHS = 8
+EPOCHS, LONGER = 8, 24
 
 
-def elastic(folder: Path) -> ElasticJob:
+def elastic(folder: Path, *, epochs: int = EPOCHS, **training: Any) -> ElasticJob:
     return ElasticJob(
         ["-m", "tests.support.deterministic_program"],
         ps=2,
         standbys=1,
         workers=2,
         restarts=10_000,
-        training={"mode": "Sync", "orderedSums": True, "epochs": EPOCHS, "minShardBytes": 0},
+        training={**(training or {"mode": "Sync", "orderedSums": True}), "epochs": epochs, "minShardBytes": 0},
         checkpoint={"path": str(folder), "intervalSeconds": 3600},
     )
 
@@ -113,3 +115,23 @@ def test_a_table_moves_from_server_to_server_during_training(
         assert not run.processes["chief"].events("restored")
         assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
     assert_same(last(tmp_path / "moved"), run_undisturbed(tmp_path / "undisturbed"))
+
+
+@in_all("tests/training/test_runtime_update_pause.py::test_no_update_is_sent_in_a_pause_until_it_ends")
+@pytest.mark.parametrize("more", [{}, {"overlapCommunication": True}, {"maxStaleness": 2}], ids=str)
+def test_asynchronous_updates_count_once_in_all_layouts(
+    tmp_path: Path, haste: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """Every update adds its batch's mean to the parameters: one that was lost or applied twice changes their sum."""
+    monkeypatch.setenv("ORDERED_SUMS", "1")
+    with elastic(tmp_path / "run", epochs=LONGER, mode="Async", **more) as run:
+        until(run, lambda: step(run) > 0, "training")
+        for shards in (4, 3, 2) if not more else (3,):
+            lead_to(run, shards)
+        haste.touch()
+        assert finished(run, LONG) == 0, transcript(run)
+        print(layouts(run), run.processes["chief"].events("layout_waits"))
+        assert not run.processes["chief"].events("restored")
+        assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
+    (kernel,) = [value for path, value in last(tmp_path / "run").variables.items() if path.endswith("kernel")]
+    np.testing.assert_allclose(kernel, deterministic_program.sums(LONGER), atol=0.02)

@@ -4,6 +4,7 @@ Large tables move from server to server, most of their rows while training conti
 chief's memory while no steps are applied.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +19,17 @@ from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.carried_state import read_carried, write_carried
+from pstraining.runtime.ps.record import partly_applied
 from pstraining.runtime.ps.store import int64
 from pstraining.runtime.replication.view import LayoutPostponedError
 from pstraining.runtime.transport.client import ShardLostError
 
 MOVE_SECONDS: Final = 0.5
 """Seconds for which rows move between two renewals of the view."""
+PAUSE_SECONDS: Final = 30.0
+"""Seconds in which all workers must complete the updates that they have sent."""
+WAIT_SECONDS: Final = 0.005
+"""Seconds between two queries whether they have."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class LayoutTransfer:
     def __init__(self, source: StoreAdmin, target: StoreAdmin, fence: int) -> None:
         self.source, self._target, self._fence = source, target, fence
         self._moves = TableMoves(source.parts, target.parts)
+        self._pause = source.store.updates.pause
         self._carry: dict[tuple[StoreAdmin, StoreAdmin], TracedFunction] = {}
         self._name = 0
         self._copied: _Copied | None = None
@@ -118,6 +125,29 @@ class LayoutTransfer:
         self._check(source)
         return not self._moves.names or self._moves.advance(fence, self._fence, MOVE_SECONDS)
 
+    def complete_updates(self, source: StoreAdmin, fence: int, hold: Callable[[], None]) -> None:
+        """Let workers complete the updates that they have sent, where servers apply updates independently.
+
+        Args:
+            source: the servers that have the state.
+            fence: their fence.
+            hold: renews the current view; called between the queries.
+
+        Raises:
+            FencedError: a server is under another fence.
+            LayoutPostponedError: an update takes too long.
+        """
+        if self._pause is None:
+            return
+        self._begin_pause(source, fence, PAUSE_SECONDS)
+        until = time.monotonic() + PAUSE_SECONDS
+        while workers := self._not_waiting(source):
+            if time.monotonic() > until:
+                self._begin_pause(source, fence, 0.0)
+                raise LayoutPostponedError(f"{_named(workers)} completed no step within {PAUSE_SECONDS:.0f} s")
+            hold()
+            time.sleep(WAIT_SECONDS)
+
     def copy(self, source: StoreAdmin, fence: int) -> None:
         """Copy the state that passes through the chief, while no steps are applied.
 
@@ -127,9 +157,11 @@ class LayoutTransfer:
 
         Raises:
             FencedError: a server is under another fence.
-            LayoutPostponedError: see `advance`.
+            LayoutPostponedError: a worker's last update is on some servers only; or see `advance`.
         """
         self._check(source)
+        if self._pause and (workers := self._partly_applied(source)):
+            raise LayoutPostponedError(f"some servers lack the last update of {_named(workers)}")
         self._copied = _Copied(self._rest(source, fence), source, fence, abs(source.store.read()[0].generation))
 
     def write(self, target: StoreAdmin, fence: int) -> None:
@@ -167,7 +199,9 @@ class LayoutTransfer:
 
     def _rest(self, source: StoreAdmin, fence: int, *, is_consistent: bool = True) -> _Rest:
         """Return the state that passes through the chief; see `StateCopies.at_rest`."""
-        state = source.copies.at_rest(fence, self._moves.names, is_consistent=is_consistent)
+        state = source.copies.at_rest(
+            fence, self._moves.names, is_consistent=is_consistent, is_lockstep=self._pause is None
+        )
         return _Rest(state, source.parts.places.entries)
 
     def _begin_moves(self, state: _Rest, fence: int, hold: Callable[[], None]) -> None:
@@ -191,6 +225,39 @@ class LayoutTransfer:
         target.restores.finish(fence, self._name, fresh=False)
         target.complete(fence, step=copied.state.step, generation=-copied.generation, done=0)
 
+    def _begin_pause(self, source: StoreAdmin, fence: int, seconds: float) -> None:
+        first = source.store.shards[0]
+
+        def emit(fence: Tensor, seconds: Tensor) -> list[Tensor]:
+            return [source.client.to_local(self._pause.begin(first, fence, seconds))] if self._pause else []
+
+        function = source.parts.function("begin pause", emit)
+        source.parts.demand_of(function, int64(fence), tf.constant(seconds, tf.float64))
+
+    def _not_waiting(self, source: StoreAdmin) -> list[int]:
+        """Return the live workers that may have an update under way, in ascending order."""
+        first = source.store.shards[0]
+
+        def emit() -> list[Tensor]:
+            return [source.client.to_local(self._pause.not_waiting(first))] if self._pause else []
+
+        (found,) = source.client.call(source.parts.function("not waiting", emit))
+        workers: list[int] = found.tolist()
+        return workers
+
+    def _partly_applied(self, source: StoreAdmin) -> list[int]:
+        """Return the registered workers whose last update some servers lack, in ascending order."""
+
+        def emit() -> list[Tensor]:
+            there = []
+            for shard in source.store.every:
+                with tf.device(shard.device):
+                    there.append(self._pause.applied(shard) if self._pause else tf.zeros([], tf.int64))
+            return [source.client.to_local(own) for own in there]
+
+        found = source.client.call(source.parts.function("applied", emit))
+        return partly_applied([own.tolist() for own in found], source.registered().tolist())
+
     def _carry_over(self, source: StoreAdmin, target: StoreAdmin, fence: int) -> None:
         """Copy the state that a checkpoint lacks, from server to server; see `ps.carried_state`.
 
@@ -206,3 +273,7 @@ class LayoutTransfer:
 
             function = self._carry[source, target] = tf.function(emit, autograph=False)
         target.parts.demand_of(function, [(int64(fence),)] * len(target.store.every))
+
+
+def _named(workers: Sequence[int]) -> str:
+    return ", ".join(f"worker-{worker}" for worker in workers)

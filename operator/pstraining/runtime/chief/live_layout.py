@@ -151,11 +151,15 @@ class LayoutChanger:
             raise
         return is_near and self._are_workers_ready(admin, following)
 
-    def lead(self, former: ViewChanger, form: Callable[[Assignment], StoreAdmin]) -> NoReturn:
+    def lead(
+        self, former: ViewChanger, form: Callable[[Assignment], StoreAdmin], admin: StoreAdmin, fence: int
+    ) -> NoReturn:
         """Stop training, found the next layout with the state, and end the current one.
 
         Args:
             former: the view changer of the current layout.
+            admin: the administration of the current members.
+            fence: the current fence.
             form: returns the administration of some members of the current layout.
 
         Raises:
@@ -163,12 +167,14 @@ class LayoutChanger:
             LayoutPostponedError: training continues in the current layout.
             ShardLostError: a server is lost; training continues in the current layout.
         """
-        following, until = self._next, time.monotonic() + FREEZE_SECONDS
+        following = self._next
         if following is None or following.transfer is None:
             raise LayoutPostponedError("the next layout is not prepared")
         # The ballot under which training stops must be higher than any that the next layout knows.
         former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
         try:
+            following.transfer.complete_updates(admin, fence, self._hold)
+            until = time.monotonic() + FREEZE_SECONDS
             source = form(former.assignment(former.freeze(until)))
             under = encoding.ballot(former.fence)
             following.transfer.copy(source, former.fence)

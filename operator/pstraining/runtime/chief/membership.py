@@ -146,7 +146,7 @@ class Membership:
             return
         began = time.monotonic()
         try:
-            layouts.lead(self.view_changer, self.form)
+            layouts.lead(self.view_changer, self.form, self.admin, self.fence)
         except LayoutPostponedError:
             self.establish()
             return

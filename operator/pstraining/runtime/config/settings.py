@@ -86,8 +86,8 @@ class TrainingSettings(BaseModel):
 
         With other settings, workers hold state that depends on the layout, or servers are at different steps.
         """
-        if self.mode is not Mode.SYNC:
-            return f"training.mode is {self.mode.value}"
+        if self.mode is Mode.HYBRID:
+            return "training.mode is Hybrid"
         if self.local_steps > 1:
             return "training.localSteps is set"
         if {self.compression.push, self.compression.pull} != {Codec.NONE}:

@@ -1,6 +1,6 @@
 """A server as a member of a shard with standbys: its own variables, its update mode's, and its part in rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -42,6 +42,17 @@ class LockstepRounds(Protocol):
 
     def learning_rates(self) -> Tensor:
         """Emit the learning rates of steps that are not prepared yet; see `Shard.learning_rates`."""
+
+
+class UpdatePause(NamedTuple):
+    """A pause of updates that servers apply independently of each other: functions that emit operations on a shard."""
+
+    begin: Callable[..., Tensor]
+    """Begin a pause on the first server, under a fence, for a number of seconds; 1 if the server has that fence."""
+    not_waiting: Callable[..., Tensor]
+    """Return the live workers that may have an update under way; from the first server. int64[n]."""
+    applied: Callable[..., Tensor]
+    """Return the number of each worker's last update that a server has applied, outside the section."""
 
 
 class MemberState(NamedTuple):

@@ -100,3 +100,15 @@ def session(shards: Sequence[ShardRecord], *, layout: int) -> Session | None:
             "this task's model or optimizer differs from the chief's: all tasks must run the same program"
         )
     return Session(first.fence, first.generation)
+
+
+def partly_applied(numbers: Sequence[Sequence[int]], incarnations: Sequence[int]) -> list[int]:
+    """Return the registered workers whose last update some servers have applied, and others have not.
+
+    Args:
+        numbers: for each server the number of each worker's last update that it has applied.
+        incarnations: the registered process of each worker; 0: none, so its last update is never resent.
+    """
+    return [
+        worker for worker, own in enumerate(zip(*numbers, strict=True)) if incarnations[worker] and len(set(own)) > 1
+    ]

@@ -19,7 +19,7 @@ from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPla
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
-from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables
+from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables, UpdatePause
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, ONE_STEP, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tables import dynamic_table
@@ -59,6 +59,8 @@ class ServerHooks:
     pause_steps: Callable[["Shard", Tensor], Tensor] | None = None
     """Emits the request that workers push their dense parameters and apply no step for some seconds. It returns the
     server's step, and by how many steps its dense parameters are behind. int64[2]. None if they never are."""
+    pause: UpdatePause | None = None
+    """A pause of updates; None if an update is never on some servers only once no step is applied."""
 
 
 class Shard:

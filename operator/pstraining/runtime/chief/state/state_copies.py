@@ -26,7 +26,7 @@ from pstraining.runtime.chief.state.server_state import ReadWindow, ServerState
 from pstraining.runtime.chief.state.state_map import StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
-from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.record import RecordField, ShardRecord
 from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.store import int64
 
@@ -203,13 +203,16 @@ class StateCopies:
                 self._parts.function("release", self._parts.emit_on_all(ShardParts.release)), int64(fence)
             )
 
-    def at_rest(self, fence: int, without: Collection[str], *, is_consistent: bool = True) -> State:
+    def at_rest(
+        self, fence: int, without: Collection[str], *, is_consistent: bool = True, is_lockstep: bool = True
+    ) -> State:
         """Return the state of servers that apply no steps, without some tensors; in memory.
 
         Args:
             fence: the chief's fence.
             without: names of the tensors.
             is_consistent: whether the values are to be those of one step; False while steps are applied.
+            is_lockstep: whether all servers apply the same steps.
 
         Raises:
             FencedError: a server is under another term, or the servers are at different steps.
@@ -225,9 +228,11 @@ class StateCopies:
             return [self._client.to_local(own.snapshot(numbers)) for own, numbers in pairs]
 
         taken = self._client.call(self._parts.function(("at rest", frozenset(without)), read))
-        found = {tuple(record[[RecordField.FENCE, RecordField.GENERATION, RecordField.STEP]]) for record, _ in taken}
-        step = max(found)
-        if is_consistent and found != {(fence, *step[1:])}:
+        records = [ShardRecord.from_vector(record) for record, _ in taken]
+        first = records[0]
+        # Without lockstep, each server counts its own updates.
+        same = {(own.fence, own.generation, own.step if is_lockstep else first.step) for own in records}
+        if is_consistent and same != {(fence, first.generation, first.step)}:
             raise FencedError("the servers are under another term, or at different steps")
         values = [dict(zip(numbers, own, strict=True)) for numbers, (_, own) in zip(wanted, taken, strict=True)]
 
@@ -237,7 +242,7 @@ class StateCopies:
             width = self._sources[window.shard].parts[unit.numbers[0]].width
             return [flat[0][window.begin * width : window.end * width]] if unit.is_cut else flat
 
-        state = ServerState(int(step[2]), self._places, self._sources, self._parts.most, fetch)
+        state = ServerState(first.step, self._places, self._sources, self._parts.most, fetch)
         return whole(state.without(without))
 
     def _copy_range(self, call: tuple[int, _Rows, int, int]) -> None:

@@ -41,7 +41,7 @@ class UpdateReply(NamedTuple, Generic[Number]):
     step: Number
     """Updates applied on the server."""
     ahead: Number
-    """Updates by which the worker is ahead of the slowest live worker; 0 without a bound."""
+    """Updates by which the worker is ahead of the slowest live worker; 0 without a bound. `PAUSED` in a pause."""
 
     def pack(self) -> Tensor:
         """Emit the reply on the server. int64[4]."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.push import Parts, Residual, as_parts
+from pstraining.runtime.compression.push import Parts, PushCompressor, Residual, as_parts
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import SplitPosition
@@ -61,13 +61,14 @@ class OverlappedUpdates(AsyncUpdates):
         *,
         bound: int | None = None,
         blend: StateBlend | None = None,
+        compressor: PushCompressor | None = None,
     ) -> None:
         if store.model.carried:
             raise ModelError(
                 "spec.training.overlapCommunication: an RNN with stateful=True hands its state from batch to batch, "
                 "which a gradient that is computed ahead would mix up; leave overlapCommunication out"
             )
-        super().__init__(worker, store, computer, bound=bound, blend=blend)
+        super().__init__(worker, store, computer, bound=bound, blend=blend, compressor=compressor)
         numbers = range(len(self._formats))
         self._push_and_pull = [
             tf.function(partial(self._emit_push_and_pull, fmt), autograph=False, reduce_retracing=True)
@@ -78,7 +79,10 @@ class OverlappedUpdates(AsyncUpdates):
 
     def bind(self, store: ParameterStore) -> "OverlappedUpdates":
         """See `BoundUpdates`."""
-        return OverlappedUpdates(self._shared, store, self._computer.bind(store), bound=self._bound, blend=self._blend)
+        computer, compressor = self._computer.bind(store), self._compressor_for(store)
+        return OverlappedUpdates(
+            self._shared, store, computer, bound=self._bound, blend=self._blend, compressor=compressor
+        )
 
     def expect(self, batches: Sequence[Batch] | None) -> None:
         """See `Updates`."""

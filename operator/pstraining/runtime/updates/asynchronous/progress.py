@@ -41,8 +41,10 @@ class AsyncProgress:
     """The last update as it was sent, until every server has accepted it."""
     ahead: int = 0
     """Updates by which this worker is ahead of the slowest live worker."""
-    generation: int = 0
-    """The set of parameters that the progress belongs to."""
+    is_paused: bool = False
+    """Whether updates were paused at the last reply."""
+    belongs_to: tuple[int, int] = 0, 0
+    """The set of parameters that the progress belongs to, and the fingerprint of their layout."""
     upcoming: Sequence[Batch] | None = None
     """The batches of the next update, while they are expected."""
     computed: ComputedAhead | None = None

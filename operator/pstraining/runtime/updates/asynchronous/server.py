@@ -66,7 +66,7 @@ def push(
         def move_on() -> Tensor:
             advanced = [ledger.advance(worker, progress)] if ledger else []
             with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
-                return clocks.ahead(worker)
+                return clocks.ahead_or_paused(worker, field(record, RecordField.FENCE))
 
         added = tf.cond(allowed & is_new & tf.equal(numbers.finite, 1), apply, not_applied)
         with tf.control_dependencies([added]):

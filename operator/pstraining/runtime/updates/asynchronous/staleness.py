@@ -14,9 +14,11 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import with_dependencies
+from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
 from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
+from pstraining.runtime.updates.asynchronous.pause import PAUSED, Pause
 from pstraining.runtime.updates.mode_state import ModeState
 
 _NEVER: Final = 2**62
@@ -29,19 +31,26 @@ class Clocks(ModeState):
     Args:
         registry: the worker registry of that server.
         bound: maximum number of updates that a worker may be ahead; None for no limit.
+        pauses: whether the chief may pause updates; the first server of a job with standbys.
     """
 
-    def __init__(self, registry: WorkerRegistry, *, bound: int | None) -> None:
+    def __init__(self, registry: WorkerRegistry, *, bound: int | None, pauses: bool = False) -> None:
         self._registry, self._bound = registry, bound
         self.made = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """For each worker the number of its last update that this server has applied; 0 for none."""
         self.clocks = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         """For each worker its clock: updates applied, plus the clock at which the worker joined. First server only."""
+        self.pause = Pause() if pauses else None
 
     @property
     def transient(self) -> list[Variable]:
-        """Return nothing: after a failover the member recognizes every update that was applied before."""
-        return []
+        """Return those of the pause only: a returning member recognizes every update that was applied before."""
+        return self.pause.variables if self.pause else []
+
+    @property
+    def carried(self) -> list[PSVariable]:
+        """See `ModeVariables`: in another layout, a resent update that was applied before counts once as well."""
+        return [self.made, self.clocks]
 
     def followers(self, segment: int) -> list[PSVariable]:
         """Return nothing: pulls have no shadow."""
@@ -105,8 +114,25 @@ class Clocks(ModeState):
         """Return which other workers are alive. bool[WORKER_SLOTS]."""
         return self._registry.alive() & tf.not_equal(tf.range(WORKER_SLOTS, dtype=tf.int64), worker)
 
+    def ahead_or_paused(self, worker: Tensor, fence: Tensor) -> Tensor:
+        """Return `ahead`; `PAUSED` if updates are paused under this fence. int64[]."""
+        ahead = self.ahead(worker)
+        return tf.where(self.pause.is_on(fence), tf.constant(PAUSED, tf.int64), ahead) if self.pause else ahead
 
-def ask(clocks: Clocks, worker: Tensor) -> Tensor:
-    """Emit `catch_up`, and return the number of updates by which the worker is ahead. int64[]."""
-    with tf.control_dependencies([clocks.catch_up(worker)]):
-        return with_dependencies([], clocks.ahead(worker))
+
+def pause_of(shard: Shard) -> Pause:
+    """Return the pause on the first server.
+
+    Raises:
+        TypeError: the server has none.
+    """
+    if (pause := Clocks.of(shard).pause) is None:
+        raise TypeError(f"shard {shard.number} has no pause")
+    return pause
+
+
+def ask(clocks: Clocks, worker: Tensor, fence: Tensor) -> Tensor:
+    """Emit `catch_up`, and return what `Clocks.ahead_or_paused` does; the worker has no update under way. int64[]."""
+    noted = [clocks.pause.note(worker)] if clocks.pause else []
+    with tf.control_dependencies([clocks.catch_up(worker), *noted]):
+        return with_dependencies([], clocks.ahead_or_paused(worker, fence))

@@ -22,15 +22,17 @@ from pstraining.runtime.compression.wire_format import FormatSelector, WireForma
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import critical, not_applied, without_autograph
 from pstraining.runtime.ps.data_ledger import SplitPosition
+from pstraining.runtime.ps.member import UpdatePause
 from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.ps.tensors import field
-from pstraining.runtime.updates.asynchronous import server
+from pstraining.runtime.updates.asynchronous import pause, server
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
+from pstraining.runtime.updates.asynchronous.pause import PAUSED
 from pstraining.runtime.updates.asynchronous.progress import AsyncProgress, SentUpdate
-from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
+from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask, pause_of
 from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
 from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows, ShardGradient
@@ -57,8 +59,13 @@ def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = Fal
         name=name,
         with_ledger=with_ledger,
         paired=paired,
-        make_mode_state=lambda shard: Clocks(shard.registry, bound=bound),
+        make_mode_state=lambda shard: Clocks(shard.registry, bound=bound, pauses=paired and shard.number == 0),
         on_newcomer=lambda shard, worker, newcomer: Clocks.of(shard).begin(worker, newcomer),
+        pause=UpdatePause(
+            begin=lambda shard, fence, seconds: pause.begin(shard, pause_of(shard), fence, seconds),
+            not_waiting=lambda shard: pause.not_waiting(shard, pause_of(shard)),
+            applied=lambda shard: Clocks.of(shard).made.read_value(),
+        ),
     )
 
 
@@ -91,6 +98,7 @@ class AsyncUpdates(BoundUpdates):
         moves: whether gradients are moves of the parameters.
         bound: maximum number of updates by which the worker may be ahead of the slowest live worker; None for no limit.
         blend: blends the workers' state; None if there is one worker.
+        compressor: encodes gradients for the servers of another layout than the worker began with; None: the worker's.
     """
 
     is_idempotent = True
@@ -104,12 +112,17 @@ class AsyncUpdates(BoundUpdates):
         moves: bool = False,
         bound: int | None = None,
         blend: StateBlend | None = None,
+        compressor: PushCompressor | None = None,
     ) -> None:
         super().__init__(store, computer)
         self._shared, self._moves, self._bound, self._blend = worker, moves, bound, blend
         self._scale = store.model.loss_scale  # this worker's own: no other worker computes on the same parameters
         self._identity, self._worker_progress = worker.identity, worker.progress
-        self._formats, self._selector, self._compressor = worker.formats, worker.selector, worker.compressor
+        self._formats, self._selector, self._compressor = (
+            worker.formats,
+            worker.selector,
+            compressor or worker.compressor,
+        )
         numbers = range(len(self._formats))
         in_one = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
         self._compute_and_push = [tf.function(partial(in_one, fmt), reduce_retracing=True) for fmt in numbers]
@@ -121,8 +134,21 @@ class AsyncUpdates(BoundUpdates):
 
     def bind(self, store: ParameterStore) -> "AsyncUpdates":
         """See `BoundUpdates`."""
-        computer = self._computer.bind(store)
-        return AsyncUpdates(self._shared, store, computer, moves=self._moves, bound=self._bound, blend=self._blend)
+        computer, compressor = self._computer.bind(store), self._compressor_for(store)
+        return AsyncUpdates(
+            self._shared,
+            store,
+            computer,
+            moves=self._moves,
+            bound=self._bound,
+            blend=self._blend,
+            compressor=compressor,
+        )
+
+    def _compressor_for(self, store: ParameterStore) -> PushCompressor:
+        """Return the compressor for other members of the shards, or for another layout."""
+        same = store.layout == self._store.layout
+        return self._compressor if same else self._compressor.on(store)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace the functions of all formats, in a session that never exists; not needed if one call is a step."""
@@ -159,17 +185,18 @@ class AsyncUpdates(BoundUpdates):
         """See `Updates`."""
         worker_progress = self._worker_progress
         worker_progress.held = None
-        if session.generation != worker_progress.generation:
-            worker_progress.generation, worker_progress.encoded = session.generation, None
+        belongs_to = session.generation, self._store.fingerprint
+        if belongs_to != worker_progress.belongs_to:  # vectors that were sent in another layout have other borders
+            worker_progress.belongs_to, worker_progress.encoded = belongs_to, None
             worker_progress.computed = None
         self._session = self._session_tensor(session)
 
     def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
         """Compute the gradient on the newest parameters and push it, in one call if possible."""
-        if over := self._wait_for_the_slowest():
-            return over
         worker_progress = self._worker_progress
         if batches is not worker_progress.sent:  # else the reply was lost, and some servers may have applied it
+            if over := self._wait_for_permission():
+                return over
             worker_progress.number, worker_progress.sent = worker_progress.number + 1, batches
             worker_progress.encoded = None
         started = time.perf_counter()
@@ -181,7 +208,7 @@ class AsyncUpdates(BoundUpdates):
         if result.accepted:
             worker_progress.encoded = None
             self._selector.note(fmt, time.perf_counter() - started, step=int(result.step))
-        worker_progress.ahead = int(result.ahead)
+        self._note_ahead(int(result.ahead))
         return StepResult(
             session_valid=bool(result.accepted),
             applied=bool(result.accepted),
@@ -239,17 +266,31 @@ class AsyncUpdates(BoundUpdates):
         with tf.device(self._client.local):
             return UpdateHeader.pack(as_numbers(progress), own.number, len(own.sent or ()))
 
-    def _wait_for_the_slowest(self) -> StepResult | None:
-        """Wait until this worker is within its bound; return a result if its session is over."""
-        pause = FIRST_PAUSE
-        while self._bound is not None and self._worker_progress.ahead >= self._bound:
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+    def _wait_for_permission(self) -> StepResult | None:
+        """Wait until this worker is within its bound, and updates are not paused; return a result if its session ends.
+
+        The first query follows at once: the chief waits for the worker's reply in a pause.
+        """
+        seconds = FIRST_PAUSE
+        while not self._may_send():
             reply = UpdateReply.unpack(self._client.call(self._ask, self._session, self._identity))
             if reply.done or not reply.accepted:
                 return StepResult(False, False, bool(reply.done), reply.step, math.nan)
-            self._worker_progress.ahead = reply.ahead
+            self._note_ahead(reply.ahead)
+            if not self._may_send():
+                time.sleep(seconds)
+                seconds = min(2 * seconds, LONGEST_PAUSE)
         return None
+
+    def _may_send(self) -> bool:
+        """Return whether this worker may send a new update, by the last reply."""
+        own = self._worker_progress
+        return not own.is_paused and (self._bound is None or own.ahead < self._bound)
+
+    def _note_ahead(self, ahead: int) -> None:
+        """Note by how many updates this worker is ahead, or that updates are paused."""
+        self._worker_progress.is_paused = ahead >= PAUSED
+        self._worker_progress.ahead = 0 if ahead >= PAUSED else ahead
 
     def _emit_fetch(self, fmt: int) -> Tensor:
         """Fetch the parameters; return the first server's step before the read. int64[]."""
@@ -273,7 +314,8 @@ class AsyncUpdates(BoundUpdates):
         def body(session: Tensor, identity: Tensor) -> Tensor:
             record, sender = first.record.read_value(), Sender.unpack(identity)
             allowed = first.in_session(record, session) & first.registry.is_current(*sender)
-            ahead = tf.cond(allowed, lambda: ask(Clocks.of(first), sender.worker), not_applied)
+            fence = field(record, RecordField.FENCE)
+            ahead = tf.cond(allowed, lambda: ask(Clocks.of(first), sender.worker, fence), not_applied)
             return UpdateReply(allowed, field(record, RecordField.DONE), field(record, RecordField.STEP), ahead).pack()
 
         return self._client.to_local(critical(first.device, first.container, [session, identity], body))

@@ -1,0 +1,88 @@
+"""A pause of asynchronous updates: workers complete the update that they have sent, and send no new one."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.chief import layout_transfer
+from pstraining.runtime.replication.view import LayoutPostponedError
+from tests.support.kube import wait_for
+from tests.support.servers import SESSION, Rig, batches
+from tests.training.test_runtime_async_pairs import PRIMARIES, bind, started, steps
+from tests.training.test_runtime_staleness import Runner, beating, running
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
+
+
+def transfer(rig: Rig) -> Any:
+    return layout_transfer.LayoutTransfer(rig.control, rig.control, SESSION.fence)
+
+
+@contextmanager
+def everyone_runs(rig: Rig) -> Iterator[list[Runner]]:
+    """Let all workers step as fast as they can."""
+    with ExitStack() as stack:
+        for worker, updates in enumerate(rig.workers):
+            assert updates.step(batches(1)).session_valid  # traced
+            stack.enter_context(beating(rig, worker))
+        yield [stack.enter_context(running(updates)) for updates in rig.workers]
+
+
+def pause(rig: Rig, pausing: Any) -> None:
+    pausing.complete_updates(rig.control, SESSION.fence, lambda: None)
+
+
+def all_step_on(runners: list[Runner]) -> None:
+    before = [runner.made for runner in runners]
+    for runner, made in zip(runners, before, strict=True):
+        wait_for(lambda: runner.made > made + 1, "more steps", every=0.01)  # noqa: B023 - waited for here
+
+
+def test_no_update_is_sent_in_a_pause_until_it_ends(client: Any) -> None:
+    rig = started(client, workers=2)
+    with everyone_runs(rig) as runners:
+        all_step_on(runners)
+        pausing = transfer(rig)
+        pause(rig, pausing)
+        before = steps(rig)
+        asked = rig.store.read()[0].step
+        for _ in range(20):  # both workers ask again meanwhile
+            assert rig.store.read()[0].step == asked
+        assert steps(rig) == before
+        assert len(set(before)) == 1, "every update is on all members"
+        assert pausing._partly_applied(rig.control) == []
+        pausing._begin_pause(rig.control, SESSION.fence, 0.0)
+        all_step_on(runners)
+
+
+def test_a_pause_ends_under_another_fence(client: Any) -> None:
+    rig = started(client, workers=2)
+    with everyone_runs(rig) as runners:
+        pause(rig, transfer(rig))
+    rig.control.raise_fence(rig.store.read(), 2)
+    for updates in rig.workers:
+        updates.start_session(type(SESSION)(2, SESSION.generation))
+    with everyone_runs(rig) as runners:
+        all_step_on(runners)
+
+
+def test_a_worker_without_a_step_postpones_the_change(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_transfer, "PAUSE_SECONDS", 0.5)
+    rig = started(client, workers=2)
+    assert rig.workers[1].step(batches(1)).session_valid
+    with beating(rig, 0), beating(rig, 1), running(rig.workers[0]) as other:
+        all_step_on([other])
+        with pytest.raises(LayoutPostponedError, match="worker-1 completed no step"):
+            pause(rig, transfer(rig))
+        all_step_on([other])
+
+
+def test_an_update_on_some_members_is_found(client: Any) -> None:
+    rig = started(client)
+    assert bind(rig, PRIMARIES).step(batches(1)).session_valid
+    pausing = transfer(rig)
+    assert pausing._partly_applied(rig.control) == [0]
+    with pytest.raises(LayoutPostponedError, match="lack the last update of worker-0"):
+        pausing.copy(rig.control, SESSION.fence)
