@@ -51,8 +51,13 @@ def extended(resources: Mapping[str, Any]) -> list[str]:
 
 def are_requested(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bool:
     """Return whether workers request extended resources or resource claims; arguments as in `domains`."""
-    claims = any((container.get("resources") or {}).get("claims") for container in all_containers(spec))
-    return bool(domains(spec, own) or spec.get("resourceClaims") or claims)
+    if spec.get("resourceClaims") or extended(own or {}):
+        return True
+    for container in all_containers(spec):
+        resources = container.get("resources") or {}
+        if resources.get("claims") or extended(resources):
+            return True
+    return False
 
 
 def drop(spec: dict[str, Any], own: Mapping[str, Any] | None = None) -> None:
