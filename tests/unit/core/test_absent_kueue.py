@@ -98,3 +98,42 @@ def test_a_job_that_ends_meanwhile_is_cleaned_up() -> None:
     world.run()
     assert phase(world) == "Succeeded"
     assert not world.existing()
+
+
+def test_more_parameter_servers_wait_and_training_goes_on() -> None:
+    """They would have no quota. Without hot standbys, the chief would stop for them, and no other one would start."""
+    world = running(ps={"replicas": 2}, worker={"replicas": 2})
+    uninstall(world)
+    pods = dict(world.pods)
+    world.edit({"ps": {"replicas": 3}})
+    world.run()
+    assert (phase(world), world.pods) == ("Running", pods)
+    assert "ps.replicas" in world.condition("Queued")["message"]
+    assert world.job is not None
+    assert not any(c["type"] == "Rescaling" for c in world.job["status"]["conditions"])
+
+
+@pytest.mark.parametrize("role", ["ps", "worker"])
+def test_no_pod_gets_more_resources(role: str) -> None:
+    replicas = {"ps": {"replicas": 1}, "worker": {"replicas": 1}}
+    replicas[role]["resources"] = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}  # type: ignore[assignment]
+    world = running(**replicas)
+    uninstall(world)
+    world.installation = Installation(kueue=KueueSupport.MISSING, resizes_pods=True)
+    pods = dict(world.pods)
+    world.edit({role: {**replicas[role], "resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "2"}}}})
+    writes = len(world.writes)
+    world.run()
+    assert (phase(world), world.pods) == ("Running", pods)
+    assert len(world.writes) == writes
+
+
+def test_changes_that_waited_let_the_job_queue_again_once_kueue_is_back() -> None:
+    world = running(ps={"replicas": 2}, worker={"replicas": 2})
+    taken = uninstall(world)
+    world.edit({"ps": {"replicas": 3}})
+    world.run()
+    world.children |= taken
+    world.installation = WITH_KUEUE
+    world.run()
+    assert (phase(world), world.existing()["ps"], world.without_quota()) == ("Running", 3, {})

@@ -3,7 +3,8 @@
 A job whose label names a queue runs only while a Workload of it is admitted. Until then, and after an eviction, the
 operator treats the job as suspended: it stops in order, the chief first, and none of its pods exists. An admitted job
 has as many workers as Kueue has admitted. While Kueue is not installed, a job that runs is kept as it is, and
-no other starts. Level-based: equal snapshots give equal answers.
+no other starts. Changes of its spec for which pods would need other quota wait. Level-based: equal snapshots give equal
+answers.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
-from pstraining.core.policies import retired_workers, success, teardown
+from pstraining.core.policies import resharding, retired_workers, success, teardown
 from pstraining.core.queue_workload import QueueWorkload
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.resources import kueue
@@ -50,6 +51,11 @@ class QueueState:
     def decides(self) -> bool:
         """Whether the job needs an admission."""
         return bool(self.queue) and self.support is not KueueSupport.OFF
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the job needs an admission, and gets none because Kueue is not installed."""
+        return self.decides and self.support is KueueSupport.MISSING
 
     @cached_property
     def live(self) -> tuple[QueueWorkload, ...]:
@@ -186,7 +192,7 @@ class QueueState:
     @property
     def lacks_assignments(self) -> bool:
         """Whether the assignments of a running job are not known, so that no template of pods may be written."""
-        return self.decides and (self.support is KueueSupport.MISSING or bool(self.unknown_flavors))
+        return self.is_unanswered or (self.decides and bool(self.unknown_flavors))
 
     @cached_property
     def assignments(self) -> dict[str, PodSetAssignment]:
@@ -255,6 +261,8 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
         # A greater minimum waits until the job queues again: the workers that it demands have no quota.
         least = None if fewest is None else min(fewest, max(1, workers))
         updates["worker"] = spec.worker.model_copy(update={"replicas": workers, "min_replicas": least})
+    if kept and (servers := _created_servers(snapshot)) not in (None, spec.ps.replicas):
+        updates["ps"] = spec.ps.model_copy(update={"replicas": servers})
     if not has_ended and not kept and is_held(state, snapshot):
         updates["run_policy"] = spec.run_policy.model_copy(update={"suspend": True})
     return job.model_copy(update={"spec": spec.model_copy(update=updates)}) if updates else job
@@ -262,7 +270,7 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
 
 def is_kept(state: QueueState, snapshot: Snapshot) -> bool:
     """Whether the job runs on as it is, because Kueue is not installed. A stop that has begun is completed."""
-    if state.support is not KueueSupport.MISSING or not teardown.workloads(snapshot):
+    if not state.is_unanswered or not teardown.workloads(snapshot):
         return False
     return not any(c.type == Condition.QUEUED and c.reason == Reason.STOPPING for c in snapshot.typed_status.conditions)
 
@@ -271,6 +279,11 @@ def _created_workers(job: PSTrainingJob, snapshot: Snapshot) -> int:
     """Return the number of workers that a job has, which its queue may have admitted in part."""
     created = 1 + max((child.number(names.LABEL_INDEX) for child in snapshot.of_kind(Kind.DEPLOYMENT)), default=-1)
     return min(created, job.spec.worker.replicas) or job.spec.worker.replicas
+
+
+def _created_servers(snapshot: Snapshot) -> int | None:
+    """Return the number of shards that a job has; None without parameter servers."""
+    return max((resharding.shards(child) for child in snapshot.of_kind(Kind.STATEFUL_SET)), default=None)
 
 
 def is_held(state: QueueState, snapshot: Snapshot) -> bool:

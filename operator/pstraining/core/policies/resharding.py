@@ -152,7 +152,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
     sets = snapshot.of_kind(Kind.STATEFUL_SET)
     recorded = {c.name: found for c in sets if (found := _recorded(c)) is not None}
     if not recorded or any(c.name not in recorded and not c.deleting for c in sets):
-        differs = any(_shards(c) != wanted for c in sets)
+        differs = any(shards(c) != wanted for c in sets)
         return Resharding(
             ReshardingStep.REPLACE_ALL if differs else ReshardingStep.STEADY, wanted, wanted, leader_may_run=leader
         )
@@ -305,6 +305,7 @@ def _recorded(child: Child) -> tuple[int, int, int] | None:
     return None if shards is None or layout is None or child.deleting else (layout, shards, term or 1)
 
 
-def _shards(child: Child) -> int:
+def shards(child: Child) -> int:
+    """Return the number of shards for which a StatefulSet was created or that it records since."""
     count = number(child.annotations.get(names.ANNOTATION_SHARDS))
     return child.replicas if count is None else count

@@ -47,8 +47,12 @@ class Way(Enum):
 
 
 def has_other_size(facts: Facts, pod: Pod) -> bool:
-    """Whether the size requested last for a pod that stays differs from the size of the spec."""
-    return pod.size not in ("", facts.sizes[pod.role].text) and not _ends(facts, pod)
+    """Whether the size requested last for a pod that stays differs from the size of the spec.
+
+    Without Kueue, a new size of a job with a queue would have no quota: it waits.
+    """
+    is_other = pod.size not in ("", facts.sizes[pod.role].text) and not _ends(facts, pod)
+    return is_other and not facts.queue.is_unanswered
 
 
 def obstacle(facts: Facts, pod: Pod) -> str:
