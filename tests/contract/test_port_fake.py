@@ -130,12 +130,15 @@ class PortContract:
         with pytest.raises(NotFound):
             await port.get(Kind.STATEFUL_SET, namespace, "nothing")
 
-    async def test_objects_are_found_by_a_label(self, port: Any, namespace: str) -> None:
-        for name, value in (("digits", "a"), ("letters", "b")):
-            body = config_map({}, labels={"example.com/of": value})
-            await port.create(Kind.CONFIG_MAP, namespace, {**body, "metadata": {**body["metadata"], "name": name}})
-        found = await port.labelled(Kind.CONFIG_MAP, namespace, "example.com/of", "b")
-        assert [one["metadata"]["name"] for one in found] == ["letters"]
+    async def test_objects_are_found_by_their_controller(self, port: Any, namespace: str) -> None:
+        uid = (await port.create(Kind.CONFIG_MAP, namespace, config_map({})))["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "digits", "uid": uid}
+        for name, is_controller in (("owned", False), ("controlled", True)):
+            body = config_map({"a": "1"})
+            body["metadata"] |= {"name": name, "ownerReferences": [{**owner, "controller": is_controller}]}
+            await port.create(Kind.CONFIG_MAP, namespace, body)
+        found = await port.owned(Kind.CONFIG_MAP, namespace, uid)
+        assert [(one["metadata"]["name"], "data" in one) for one in found] == [("controlled", False)]
 
     async def test_an_apply_never_creates(self, port: Any, namespace: str) -> None:
         with pytest.raises((Conflict, NotFound)):

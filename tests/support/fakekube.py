@@ -12,6 +12,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Kind, Manifest
+from pstraining.core.observe import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import Object
 from tests.support.copying import copied
@@ -52,10 +53,10 @@ class FakeKube:
         self._fail("get", kind, namespace, name)
         return copied(self._find(kind, namespace, name))
 
-    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
+    async def owned(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
         self._fail("list", kind, namespace, "")
         found = (o for (k, n, _), o in self.objects.items() if (k, n) == (str(kind), namespace))
-        return [copied(o) for o in found if (o["metadata"].get("labels") or {}).get(label) == value]
+        return [{"metadata": copied(o["metadata"])} for o in found if controller_uid(o) == uid]
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         self._request("apply", kind, namespace, name)

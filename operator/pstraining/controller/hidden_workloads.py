@@ -2,9 +2,8 @@
 
 For the watch, an object that has lost these labels is deleted. A running job without its Workload would stop, as after
 an eviction. A Workload that vanishes is therefore read once, before the next pass decides. It may also have lost them
-while no operator ran. The Workloads of a running job without quota are therefore looked for: the first one by its name,
-and slices by Kueue's own label, because their names are not known. Other objects get their labels back when the
-operator creates them again (kube/executor.py), and no pod stops meanwhile.
+while no operator ran. The Workloads of a running job without quota are therefore looked for by their controller. Other
+objects get their labels back when the operator creates them again (kube/executor.py), and no pod stops meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -66,12 +65,11 @@ class HiddenWorkloads:
     async def _search(self, snapshot: Snapshot) -> bool:
         """Restore the labels of the job's Workloads that the watch has not delivered; return whether there are any."""
         try:
-            found = await self._port.labelled(Kind.WORKLOAD, snapshot.namespace, kueue.LABEL_JOB_UID, snapshot.uid)
+            found = await self._port.owned(Kind.WORKLOAD, snapshot.namespace, snapshot.uid)
         except (NotFound, Refused):
-            found = []
-        sought = {kueue.workload_name(job) for job in [snapshot.typed_job] if not isinstance(job, str)}
-        sought |= {str(workload["metadata"]["name"]) for workload in found}
-        unknown = sorted(name for name in sought if snapshot.child(Kind.WORKLOAD, name) is None)
+            return False
+        sought = sorted(str(workload["metadata"]["name"]) for workload in found)
+        unknown = [name for name in sought if snapshot.child(Kind.WORKLOAD, name) is None]
         return any([await self._look(snapshot, name) for name in unknown])
 
     async def _look(self, snapshot: Snapshot, name: str, uid: str | None = None) -> bool:

@@ -17,6 +17,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from pstraining.api import names
 from pstraining.api.container_logs import kubelet_error
 from pstraining.core.actions import Kind, Manifest
+from pstraining.core.observe import controller_uid
 from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
 from pstraining.kube.paths import EVENTS, LEASES, RESOURCES, SECRETS
 from pstraining.kube.port import Object
@@ -39,6 +40,8 @@ LOG_PAUSE_SECONDS: Final = 1.0
 LOG_ERROR_BYTES: Final = 4096
 """Number of bytes from which content is a log, and not an error."""
 JSON: Final = "application/json"
+METADATA: Final = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Accept this for a list without specs, which are much larger."""
 APPLY: Final = "application/apply-patch+yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
@@ -83,11 +86,10 @@ class KubeClient:
         """Read one object."""
         return await self._request("GET", RESOURCES[kind].path(namespace, name))
 
-    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
-        """Read all objects of a kind with this value of a label."""
-        query = {"labelSelector": f"{label}={value}"}
-        answer = await self._request("GET", RESOURCES[kind].path(namespace), query)
-        return list(answer.get("items") or ())
+    async def owned(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
+        """Read the metadata of all objects of a kind whose controller has this uid."""
+        answer = await self._request("GET", RESOURCES[kind].path(namespace), accept=METADATA)
+        return [found for found in answer.get("items") or () if controller_uid(found) == uid]
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply by our field manager."""
@@ -241,6 +243,7 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = JSON,
+        accept: str = JSON,
     ) -> Object:
         """Send one request and return its answer as JSON.
 
@@ -251,14 +254,14 @@ class KubeClient:
         name = (body.get("metadata") or {}).get("name") if method == "POST" else None
         release = await self._requests.acquire((method, path, name))
         try:
-            return await self._send(method, path, query, body, content_type)
+            return await self._send(method, path, query, body, content_type, accept)
         finally:
             release()
 
     async def _send(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str, accept: str
     ) -> Object:
-        data = await self._fetch(method, path, query, body, content_type)
+        data = await self._fetch(method, path, query, body, content_type, accept)
         try:
             content = orjson.loads(data)
         except ValueError as error:

@@ -41,9 +41,9 @@ class LeasedPort:
         """See `ApiPort.get`."""
         return await self._port.get(kind, namespace, name)
 
-    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
-        """See `ApiPort.labelled`."""
-        return await self._port.labelled(kind, namespace, label, value)
+    async def owned(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
+        """See `ApiPort.owned`."""
+        return await self._port.owned(kind, namespace, uid)
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
         """See `ApiPort.create`."""

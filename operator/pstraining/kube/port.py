@@ -22,8 +22,8 @@ class ApiPort(Protocol):
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         """Read one object; for cluster-scoped kinds the namespace is ignored."""
 
-    async def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
-        """Read all objects of a kind with this value of a label."""
+    async def owned(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
+        """Read the metadata of all objects of a kind whose controller has this uid, whatever their labels."""
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply.

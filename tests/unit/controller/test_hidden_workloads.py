@@ -124,6 +124,8 @@ async def test_a_job_whose_slice_has_lost_a_label_while_no_operator_ran_runs_on(
     admitted = bench.kube.put({**first, "metadata": metadata}, **first["status"])
     bench.kube.remove(Kind.WORKLOAD, "default", first["metadata"]["name"])
     bench.unlabel(label)
+    if label == names.LABEL_JOB_UID:
+        bench.unlabel(kueue.LABEL_JOB_UID)
     if waits:
         bench.kube.put({**admitted, "metadata": {**metadata, "name": "next"}, "status": {}})
     before = bench.kube.world - {("Workload", "next")}

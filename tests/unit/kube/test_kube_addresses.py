@@ -22,7 +22,9 @@ class SlowClient(KubeClient):
         self.go = asyncio.Event()
         self.under_way = 0
 
-    async def _send(self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content: str) -> Object:
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content: str, accept: str
+    ) -> Object:
         self.under_way += 1
         await self.go.wait()
         return {}
