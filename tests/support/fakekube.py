@@ -35,6 +35,8 @@ class FakeKube:
         self.changes: list[tuple[str, Object]] = []
         """Unread events of the watch."""
         self.failures: Failure = lambda verb, kind, namespace, name: None
+        self.serves_queues = True
+        """Whether Kueue's CRDs are installed, and not being deleted."""
         self._applied: dict[str, dict[str, Manifest]] = {}
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
@@ -57,6 +59,9 @@ class FakeKube:
         self._fail("list", kind, namespace, "")
         found = (o for (k, n, _), o in self.objects.items() if (k, n) == (str(kind), namespace))
         return [{"metadata": copied(o["metadata"])} for o in found if controller_uid(o) == uid]
+
+    async def queues_are_served(self) -> bool:
+        return self.serves_queues
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         self._request("apply", kind, namespace, name)

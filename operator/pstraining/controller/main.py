@@ -182,9 +182,11 @@ class Operator:
         return KueueSupport.MISSING
 
     async def _wait_for_queues(self) -> None:
-        """End the process once Kueue is installed: kopf cannot start to watch a kind later."""
-        while self.watch_state.installation.kueue is KueueSupport.MISSING:
+        """End the process once Kueue is installed, perhaps again: kopf cannot start to watch a kind later."""
+        while self.watch_state.installation.kueue is not KueueSupport.OFF:
             await asyncio.sleep(KUEUE_POLL_SECONDS)
+            if self.watch_state.installation.kueue is KueueSupport.ON:
+                continue  # a job whose Workload vanishes shows that it is being uninstalled (hidden_workloads.py)
             with contextlib.suppress(ApiError):
                 if await self.client.queues_are_served():
                     logger.info("The API server serves Kueue's Workloads now: the operator restarts to watch them")

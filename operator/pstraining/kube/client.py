@@ -216,9 +216,12 @@ class KubeClient:
         return await self._serves(names.API_VERSION, names.PLURAL)
 
     async def queues_are_served(self) -> bool:
-        """Whether the API server serves Kueue's Workloads in the version that the operator uses."""
+        """Whether the API server serves Kueue's Workloads in the version that the operator uses, and creates them.
+
+        While a CRD is being deleted, the API server deletes its objects, and lists no verb that writes one.
+        """
         resource = RESOURCES[Kind.WORKLOAD]
-        return await self._serves(resource.api_version, resource.plural)
+        return await self._serves(resource.api_version, resource.plural, "create")
 
     async def assigns_ids(self) -> bool:
         """Whether the platform assigns pods their user and group IDs: the API server serves OpenShift's
@@ -229,12 +232,13 @@ class KubeClient:
         """Whether the API server serves the subresource by which running pods are resized (Kubernetes 1.33)."""
         return await self._serves("v1", "pods/resize")
 
-    async def _serves(self, api_version: str, plural: str) -> bool:
+    async def _serves(self, api_version: str, plural: str, verb: str = "get") -> bool:
         try:
             resources = await self._request("GET", f"/{'apis' if '/' in api_version else 'api'}/{api_version}")
         except NotFound:
             return False
-        return any(r.get("name") == plural for r in resources.get("resources") or ())
+        found = (r for r in resources.get("resources") or () if r.get("name") == plural)
+        return any(verb in (r.get("verbs") or (verb,)) for r in found)
 
     async def _request(
         self,

@@ -45,6 +45,10 @@ class LeasedPort:
         """See `ApiPort.owned`."""
         return await self._port.owned(kind, namespace, uid)
 
+    async def queues_are_served(self) -> bool:
+        """See `ApiPort.queues_are_served`."""
+        return await self._port.queues_are_served()
+
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
         """See `ApiPort.create`."""
         return await self._sent(lambda: self._port.create(kind, namespace, body))

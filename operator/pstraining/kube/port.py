@@ -25,6 +25,9 @@ class ApiPort(Protocol):
     async def owned(self, kind: Kind, namespace: str, uid: str) -> list[Object]:
         """Read the metadata of all objects of a kind whose controller has this uid, whatever their labels."""
 
+    async def queues_are_served(self) -> bool:
+        """Whether Kueue is installed, and not being uninstalled: the API server serves Workloads and creates them."""
+
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply.
 

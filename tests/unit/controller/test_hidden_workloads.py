@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
+from pstraining.controller import hidden_workloads
 from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.hidden_workloads import HiddenWorkloads
 from pstraining.controller.metrics import OperatorMetrics
@@ -23,6 +24,11 @@ from tests.support.reconcilers import CORE
 pytestmark = pytest.mark.asyncio
 KEY = ("default", "digits")
 LABELS = (names.LABEL_JOB, names.LABEL_JOB_UID)
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_workloads, "SETTLE_SECONDS", 0.0)
 
 
 class Bench:
@@ -178,6 +184,30 @@ async def test_a_job_whose_workload_was_deleted_stops() -> None:
     await bench.settle()
     assert ("Job", "digits-chief-1") not in bench.kube.world
     assert bench.watch_state.hidden_workloads == {}
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_a_running_job_runs_on_while_kueue_is_uninstalled(is_stopping: bool) -> None:
+    """The API server first deletes the Workloads, and then the CRD. A stop that has begun is completed."""
+    bench = Bench()
+    await bench.admit()
+    before = bench.kube.world
+    conditions = [{**c, "status": "True"} for c in bench.workload["status"]["conditions"]]
+    if is_stopping:
+        evicted = {**conditions[0], "type": "Evicted", "reason": "Preempted"}
+        status = {**bench.workload["status"], "conditions": [*conditions, evicted]}
+        bench.watch_state.receive(bench.kube.put(bench.workload, **status), "MODIFIED")
+        await bench.reconciler.reconcile(KEY)
+    bench.kube.serves_queues = False
+    bench.kube.changes.clear()
+    bench.kube.remove(Kind.WORKLOAD, "default", bench.workload["metadata"]["name"])
+    bench.watch_state.receive(bench.kube.changes[-1][1], "DELETED")
+    await bench.settle()
+    left = {place for place in before if place[0] != Kind.WORKLOAD}
+    assert (left <= bench.kube.world) is not is_stopping
+    found = bench.kube.objects["PSTrainingJob", *KEY]["status"]["conditions"]
+    reason = next(c["reason"] for c in found if c["type"] == "Queued")
+    assert (reason == "KueueNotInstalled") is not is_stopping
 
 
 async def test_a_job_whose_workload_was_deleted_while_no_operator_ran_stops() -> None:

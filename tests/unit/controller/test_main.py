@@ -1,6 +1,7 @@
 """The assembly of the operator's process from its parts."""
 
 import asyncio
+import dataclasses
 from typing import Any, cast
 
 import pytest
@@ -118,6 +119,22 @@ async def test_the_operator_restarts_once_kueue_is_installed(monkeypatch: pytest
     operator = build(settings, DECISIONS, LAUNCHER, cast(Any, queues), asyncio.Event())
     await operator._wait_for_platform()
     await operator._wait_for_queues()
+    assert operator.stop.is_set()
+    assert queues.served == []
+
+
+async def test_the_operator_restarts_once_kueue_is_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "KUEUE_POLL_SECONDS", 0.0)
+    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": "true"})
+    queues = Queues(True, False, True)
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, queues), asyncio.Event())
+    await operator._wait_for_platform()
+    waiting = asyncio.create_task(operator._wait_for_queues())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    found = operator.watch_state.installation
+    operator.watch_state.installation = dataclasses.replace(found, kueue=KueueSupport.MISSING)
+    await waiting
     assert operator.stop.is_set()
     assert queues.served == []
 

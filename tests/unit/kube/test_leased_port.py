@@ -57,7 +57,7 @@ async def test_a_pass_writes_nothing_after_its_lease_is_lost() -> None:
     assert port.writes == [True] * 2 * IN_FLIGHT
 
 
-READS = ("get", "owned", "warnings")
+READS = ("get", "owned", "queues_are_served", "warnings")
 
 
 @pytest.mark.parametrize(

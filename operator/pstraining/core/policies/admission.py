@@ -272,7 +272,12 @@ def is_kept(state: QueueState, snapshot: Snapshot) -> bool:
     """Whether the job runs on as it is, because Kueue is not installed. A stop that has begun is completed."""
     if not state.is_unanswered or not teardown.workloads(snapshot):
         return False
-    return not any(c.type == Condition.QUEUED and c.reason == Reason.STOPPING for c in snapshot.typed_status.conditions)
+    return not is_stopping(snapshot)
+
+
+def is_stopping(snapshot: Snapshot) -> bool:
+    """Whether the job stops because it is no longer admitted, by its stored status."""
+    return any(c.type == Condition.QUEUED and c.reason == Reason.STOPPING for c in snapshot.typed_status.conditions)
 
 
 def _created_workers(job: PSTrainingJob, snapshot: Snapshot) -> int:
