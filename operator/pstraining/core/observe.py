@@ -214,9 +214,8 @@ def _node(manifest: Manifest) -> Node:
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     found: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
     ready = str(found.get("status", "Unknown"))
-    since = parse_time(found.get("lastTransitionTime")) if ready == "Unknown" else None
     taints = {t.get("key") for t in (manifest.get("spec") or {}).get("taints") or ()}
-    return Node(manifest["metadata"]["name"], ready == "True", ready != "Unknown", OUT_OF_SERVICE in taints, since)
+    return Node(manifest["metadata"]["name"], ready == "True", ready != "Unknown", OUT_OF_SERVICE in taints)
 
 
 def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:

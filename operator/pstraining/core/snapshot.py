@@ -169,7 +169,8 @@ class Node:
     out_of_service: bool
     """Whether the out-of-service taint asserts that nothing runs on the node (KEP-2268)."""
     silent_since: datetime | None = None
-    """Time at which it was first seen that its kubelet was given up, if it does not report."""
+    """Time at which the watch first showed that its kubelet was given up, if it does not report. The time in its
+    condition is that of the node controller's clock."""
 
 
 @dataclass(frozen=True)

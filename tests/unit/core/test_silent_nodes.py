@@ -6,11 +6,13 @@ from datetime import timedelta
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind
+from pstraining.core.observe import observe
 from pstraining.core.policies import node_loss
 from pstraining.core.policies.cut_off import TOGETHER
 from pstraining.core.policies.diagnosis import Diagnosis
 from pstraining.core.snapshot import Container, Node, Pod, Snapshot
-from tests.support.builders import NOW, job, typed
+from tests.support.builders import NOW, job, stamp, typed
+from tests.support.simulation import node
 from tests.support.snapshots import NODES, a_node, a_pod
 
 HOT = typed(job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "worker": {"replicas": 3}}))
@@ -33,6 +35,15 @@ GOES_ON = (
     "job's voters, or all of its state. It is replaced when they answer again, or are deleted. "
     f"{IF_NOTHING_RUNS}."
 )
+
+
+def test_the_time_in_a_nodes_condition_does_not_count() -> None:
+    """It is that of the node controller's clock. In the operator's future it would hold the node's pods for longer."""
+    found = node("node-0", "Unknown")
+    found["status"]["conditions"][0]["lastTransitionTime"] = stamp(NOW)
+    nodes = observe(job(), (), (), [found]).nodes
+    assert nodes is not None
+    assert nodes["node-0"].silent_since is None
 
 
 def seen(*pods: Pod, nodes: dict[str, Node] | None = NODES) -> Snapshot:
