@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from pstraining.api import names
-from pstraining.controller.transform import transform
+from pstraining.controller.transform import containers, transform
 from pstraining.core.actions import Kind
 from pstraining.kube.paths import RESOURCES
 from pstraining.resources import kueue
@@ -152,8 +152,8 @@ class InformerCache:
         former = None if key is None else self._find(key, ref)
         if former is None or former.uid != pod["metadata"]["uid"]:
             return False
-        before, now = (body.get("status", {}).get("containerStatuses") for body in (former.read(), transform(pod)))
-        return bool(before != now)
+        before = former.read()["status"].get("containerStatuses") or []
+        return bool(before != containers(pod.get("status") or {}))
 
     def drop_children(self, key: Key) -> None:
         """Remove all objects of a job, except the job itself and the Workload that MultiKueue sends before the job."""

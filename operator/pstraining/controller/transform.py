@@ -110,10 +110,13 @@ def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
         for c in status.get("conditions") or ()
         if c.get("type") in POD_CONDITIONS
     ]
-    for field in ("containerStatuses", "initContainerStatuses"):
-        if status.get(field):
-            trimmed[field] = [{k: c[k] for k in CONTAINER_FIELDS if k in c} for c in status[field]]
-    return trimmed
+    found = {field: containers(status, field) for field in ("containerStatuses", "initContainerStatuses")}
+    return trimmed | {field: states for field, states in found.items() if states}
+
+
+def containers(status: Mapping[str, Any], field: str = "containerStatuses") -> list[dict[str, Any]]:
+    """Return the states of the containers in a pod's status, in the form that is cached."""
+    return [{k: c[k] for k in CONTAINER_FIELDS if k in c} for c in status.get(field) or ()]
 
 
 def _queue_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

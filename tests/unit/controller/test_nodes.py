@@ -4,12 +4,14 @@ import copy
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from pstraining.api import names
 from pstraining.controller import registration
 from pstraining.controller.nodes import Nodes
+from pstraining.controller.transform import transform
 from pstraining.controller.watch_state import WatchState
 from pstraining.controller.workqueue import WorkQueue
 from pstraining.core.policies import cut_off
@@ -132,6 +134,17 @@ def test_the_end_of_a_container_alone_is_no_report_of_a_node_that_was_given_up()
         raw["metadata"]["resourceVersion"] = str(version)
         state.receive(raw, "MODIFIED")
     assert state.snapshot(key).last_reports == {}
+
+
+def test_a_pod_that_is_being_deleted_is_transformed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events of all pods of a large job come at once when it stops."""
+    state, transformed = WatchState(nodes=Nodes(lambda: NOW)), mock.Mock(side_effect=transform)
+    state.cache.observed(job())
+    state.receive(deleted(2), "MODIFIED")
+    monkeypatch.setattr("pstraining.controller.informer_cache.transform", transformed)
+    state.receive(deleted(3, state={"terminated": {"exitCode": 143}}), "MODIFIED")
+    assert transformed.call_count == 1
+    assert state.nodes.last_reports([pod("worker")]) == {"node-1": NOW}
 
 
 @pytest.mark.asyncio
