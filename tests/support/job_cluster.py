@@ -4,6 +4,7 @@ from typing import Any
 
 from pstraining.cli.errors import AbsentError, CommandError
 from pstraining.cli.waiting import Patience
+from pstraining.kube.events import CONTROLLER
 from pstraining.kube.paths import RESOURCES
 from tests.support.builders import UID, deep_merge
 from tests.support.cli_cluster import Nowhere
@@ -47,6 +48,11 @@ class JobCluster(Nowhere):
     def jobs(self, namespace: str | None) -> list[Object]:
         """Return a list of the job only."""
         return [self.world.job] if self.world.job and namespace == "default" else []
+
+    def events(self, namespace: str, uid: str) -> list[Object]:
+        """Return the job's events, which outlive it."""
+        of_operator = {"reportingComponent": CONTROLLER}
+        return [{**of_operator, "reason": e.reason, "message": e.message} for e in self.world.reported]
 
     def service(self, namespace: str, name: str) -> Object | None:
         """Return a Service of the job."""

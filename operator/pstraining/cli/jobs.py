@@ -10,6 +10,7 @@ from pstraining.api.text import printable
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
+from pstraining.kube.events import CONTROLLER
 
 MANY: Final = 10
 """Maximum number of names in a list."""
@@ -30,6 +31,8 @@ TYPES: Final = frozenset(
     for suffix in ("", f".{names.GROUP}", f".{names.VERSION}.{names.GROUP}")
 )
 """kubectl's words for the type PSTrainingJob, in lower case."""
+_BRIEF: Final = 10
+"""Seconds for which a job stays after its end, and in which a command may not look at it."""
 _From = TypeVar("_From")
 _To = TypeVar("_To")
 
@@ -125,6 +128,35 @@ def is_sent(job: Object) -> bool:
 def end_of(job: Object) -> Condition | None:
     """Return the condition that ended the job, Succeeded or Failed; None before its end."""
     return next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if is_true(job, kind)), None)
+
+
+def last_state(cluster: ClusterClient, job: Object) -> Object | str:
+    """Return a deleted job with its end, by the operator's event about it.
+
+    The operator posts the event before it deletes the job for `runPolicy.ttlSecondsAfterFinished`. Without the event,
+    the result is a sentence that such a job may have ended; empty for other jobs.
+
+    Args:
+        cluster: the job's cluster.
+        job: the job as it was last read.
+    """
+    messages, why_unknown = {}, "no event reports it."
+    try:
+        for event in cluster.events(job["metadata"]["namespace"], job["metadata"]["uid"]):
+            if event.get("reportingComponent") == CONTROLLER:
+                messages[str(event.get("reason"))] = str(event.get("message", ""))
+    except CommandError as error:
+        why_unknown = str(error)
+    end = next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if kind in messages), None)
+    if end is None:
+        seconds = (job["spec"].get("runPolicy") or {}).get("ttlSecondsAfterFinished")
+        hint = f"With more than runPolicy.ttlSecondsAfterFinished: {seconds}, commands see the end."
+        is_brief = seconds is not None and seconds <= _BRIEF
+        return f"Whether it had ended before is not known: {why_unknown} {hint}" if is_brief else ""
+    status = job.get("status") or {}
+    others = [c for c in status.get("conditions") or () if c["type"] != end]
+    ending = {"type": str(end), "status": "True", "message": messages[end]}
+    return {**job, "status": {**status, "phase": str(end), "conditions": [*others, ending]}}
 
 
 def phase(job: Object) -> str:

@@ -11,7 +11,7 @@ from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import attempted, condition, end_of, is_sent, is_true, manager
+from pstraining.cli.jobs import attempted, condition, end_of, is_sent, is_true, last_state, manager
 
 EVERY, SELDOM = 0.5, 5.0
 """Initial and maximum seconds between two polls."""
@@ -48,13 +48,13 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
         The result of `reached`.
 
     Raises:
-        CommandError: the job was deleted, or the timeout has expired.
+        CommandError: the job was deleted before its end, or the timeout has expired.
     """
     if _is_over(job) and (found := reached(job)):
         return found
-    begin, pause, last = patience.clock(), EVERY, ""
+    begin, pause, last, seen = patience.clock(), EVERY, "", job
     while True:
-        found, line = _look(cluster, job, reached)
+        found, line, seen = _look(cluster, job, seen, reached)
         if found:
             return found
         passed = patience.clock() - begin
@@ -125,20 +125,39 @@ def _is_over(job: Object) -> bool:
     return end_of(job) is not None and _describes(job, job)
 
 
-def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]) -> tuple[str, str]:
-    """Return the result of `reached` and a line about the job's state; both are empty before its generation is seen."""
+def _look(
+    cluster: ClusterClient, job: Object, seen: Object, reached: Callable[[Object], str]
+) -> tuple[str, str, Object]:
+    """Return the result of `reached`, a line about the job's state, and the job as it was read last.
+
+    The result and the line are empty before the job's generation is seen.
+    """
     namespace, name, uid = (job["metadata"][f] for f in ("namespace", "name", "uid"))
     try:
         now = cluster.job(namespace, name)
     except RequestError as error:
         if not error.passing:
             raise
-        return "", f"{error} Retrying."
+        return "", f"{error} Retrying.", seen
     if now is None or now["metadata"]["uid"] != uid:
-        raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
+        return _after_deletion(cluster, seen, reached), "", seen
     if not _describes(now, job):
-        return "", ""
-    return reached(now), state(now)
+        return "", "", now
+    return reached(now), state(now), now
+
+
+def _after_deletion(cluster: ClusterClient, seen: Object, reached: Callable[[Object], str]) -> str:
+    """Return the result of `reached` for a deleted job that has ended before.
+
+    Raises:
+        CommandError: its end is not known, or is not what the command waits for.
+    """
+    gone, now = f"{seen['metadata']['name']} was deleted in the meantime.", last_state(cluster, seen)
+    if isinstance(now, str):
+        raise CommandError(f"{gone} {now}".rstrip(), ExitCode.JOB_DELETED)
+    if not (found := reached(now)):
+        raise CommandError(gone, ExitCode.JOB_DELETED)
+    return f"{found} It was deleted afterwards."
 
 
 def _describes(now: Object, job: Object) -> bool:

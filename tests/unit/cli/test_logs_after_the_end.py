@@ -8,9 +8,11 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.logs.following import LATEST, QUIET, STALLED, Follower, in_thread
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
+from pstraining.kube.events import CONTROLLER
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
 
@@ -122,3 +124,22 @@ def test_more_logs_than_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(threading.Thread, "start", refused)
     with pytest.raises(CommandError, match=r"can't start new thread\): choose --role and --index"):
         in_thread(lambda: None)
+
+
+@pytest.mark.parametrize(("end", "expected"), [("Succeeded", ExitCode.SUCCESS), ("Failed", ExitCode.JOB_FAILED)])
+def test_a_job_that_is_deleted_right_after_its_end(
+    end: str, expected: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With ttlSecondsAfterFinished 0 the operator deletes it before the command looks again."""
+
+    class Deleted(Idling):
+        def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
+            self.there.clear()
+            return super().log(namespace, pod, query)
+
+    cluster = Deleted(job(), pod("worker", 0))
+    events = [{"reason": end, "reportingComponent": CONTROLLER}, {"reason": "Succeeded", "reportingComponent": "other"}]
+    cluster.there_events = {job()["metadata"]["uid"]: events}
+    follower = Follower(cluster, "default", "digits", LogSelection(), LogWriter(coloured=False), every=0.01)
+    assert follower.run() is expected
+    assert f"digits has ended: {end}. It was deleted afterwards." in capsys.readouterr().err

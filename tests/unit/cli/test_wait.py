@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
@@ -88,6 +89,33 @@ def test_a_deleted_or_recreated_job_ends_the_wait() -> None:
     other.happens = {5: lambda: metadata.update(uid="another")}
     other.away = True
     assert code_of(lambda: other.wait("condition=Suspended"), "deleted") is ExitCode.JOB_DELETED
+
+
+def test_a_job_that_is_deleted_right_after_its_end_has_ended() -> None:
+    """With ttlSecondsAfterFinished 0 the operator deletes it in its next pass, before the command looks again."""
+    for code, expected in ((0, None), (78, ExitCode.JOB_FAILED)):
+        world = running(runPolicy={"ttlSecondsAfterFinished": 0})
+        cluster = lived(world, t60=partial(world.end, "chief", code=code, message="NameError: x"))
+        if expected is None:
+            assert cluster.wait() == "digits has succeeded. It was deleted afterwards."
+        else:
+            assert code_of(cluster.wait, "digits has failed: .*NameError: x") is expected
+        assert world.job is None
+
+
+def test_a_deleted_job_without_a_known_end() -> None:
+    world = running(runPolicy={"ttlSecondsAfterFinished": 0})
+    cluster = lived(world, t5=lambda: setattr(world, "job", None))
+    said = "Whether it had ended before is not known: no event reports it.*ttlSecondsAfterFinished: 0"
+    assert code_of(cluster.wait, said) is ExitCode.JOB_DELETED
+
+
+def test_a_deleted_job_whose_events_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = running(runPolicy={"ttlSecondsAfterFinished": 0})
+    cluster = lived(world, t5=lambda: setattr(world, "job", None))
+    denied = DeniedError("You may not list events.", 403)
+    monkeypatch.setattr(cluster, "events", mock.Mock(side_effect=denied))
+    assert code_of(cluster.wait, "is not known: You may not list events") is ExitCode.JOB_DELETED
 
 
 def test_a_short_outage_of_the_api_server_does_not_end_the_wait() -> None:

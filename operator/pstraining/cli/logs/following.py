@@ -18,7 +18,7 @@ from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import end_of, is_sent, job_named, without
+from pstraining.cli.jobs import end_of, is_sent, job_named, last_state, without
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import program_log
 from pstraining.cli.status.pod_state import state, why
@@ -39,6 +39,7 @@ PATIENCE: Final = 60.0
 ROOM: Final = 10_000
 """Maximum number of lines in the queue. Readers block while it is full."""
 _TIMED: Final = {"follow": "true", "timestamps": "true"}
+_RESULTS: Final = {Condition.SUCCEEDED: ExitCode.SUCCESS, Condition.FAILED: ExitCode.JOB_FAILED}
 
 
 @dataclass
@@ -152,6 +153,8 @@ class Follower:
     _end_time: datetime = field(default_factory=lambda: datetime.now(UTC), init=False)
     """Time of the job's end, by the cluster's clocks."""
     _result: ExitCode = field(default=ExitCode.SUCCESS, init=False)
+    _seen: Object = field(default_factory=dict, init=False)
+    """The job as it was read last."""
 
     def run(self) -> ExitCode:
         """Write lines until the job has ended and its logs are complete.
@@ -206,10 +209,10 @@ class Follower:
             self._take_up(job, tasks_of(job, pods), LogSelection(self.selection.role, self.selection.index))
         elif self._ended is None:
             self._end_time = datetime.now(UTC)
-            self._end("it was deleted", ExitCode.JOB_DELETED)
+            self._end_deleted()
 
     def _take_up(self, job: Object, tasks: list[TaskPod], selection: LogSelection) -> None:
-        over = end_of(job)
+        self._seen, over = job, end_of(job)
         for task in chosen(tasks, selection.role, selection.index):
             before = self._cursors.get(task.pod.uid)
             if before is not None:
@@ -221,14 +224,22 @@ class Follower:
                 self._remark(f"{task.name} ({task.pod.name}): no log yet: {': '.join(reasons)}")
         if over and self._ended is None:
             self._end_time = parse_time(job["status"].get("completionTime")) or datetime.now(UTC)
-            self._end(over, ExitCode.JOB_FAILED if over is Condition.FAILED else ExitCode.SUCCESS)
+            self._end(f"{over}.", _RESULTS[over])
         elif not (over or self._cursors or self._remarks):
             waits = f"{self.name} has no matching pods yet. Waiting for them."
             self._remark(without(job, "no pods") if is_sent(job) else waits)
 
+    def _end_deleted(self) -> None:
+        """End with a deleted job, which may have ended before."""
+        found = last_state(self.cluster, self._seen)
+        if isinstance(found, str):
+            self._end(f"it was deleted. {found}".rstrip(), ExitCode.JOB_DELETED)
+        elif (over := end_of(found)) is not None:
+            self._end(f"{over}. It was deleted afterwards.", _RESULTS[over])
+
     def _end(self, how: str, result: ExitCode) -> None:
         self._ended, self._result = self.clock(), result
-        self._remark(f"{self.name} has ended: {how}.")
+        self._remark(f"{self.name} has ended: {how}")
 
     def _open(self, task: TaskPod, before: LogCursor | None, selection: LogSelection, *, is_over: bool) -> None:
         cursor = before or LogCursor()
