@@ -91,6 +91,8 @@ ANNOTATION_POD_SETS: Final = f"{GROUP}/pod-sets"
 """On a Workload of Kueue: a hash of the fields in its pod sets."""
 ANNOTATION_SPEC: Final = f"{GROUP}/spec"
 """On a Workload that Kueue sends to another cluster: a hash of the spec of its job."""
+ANNOTATION_REQUEST: Final = f"{GROUP}/create-request"
+"""On a job of the Python client: a random text, by which the client knows its job if the response is lost."""
 ANNOTATION_TAKEOVER: Final = f"{GROUP}/takeover"
 """On the job: a requested switchover, as "<shard>@<epoch>"; done once the epoch is higher."""
 

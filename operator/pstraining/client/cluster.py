@@ -1,6 +1,7 @@
 """Jobs on a cluster, through the kubectl plugin's library."""
 
 import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,12 +69,7 @@ class ClusterBackend:
         if wrong:
             raise ClientError(f"The job {name} is invalid: {'; '.join(wrong)}")
         with _translated():
-            try:
-                stored = self._cluster.create(f"/apis/{names.API_VERSION}", names.PLURAL, job)
-            except ConflictError as error:
-                raise ClientError(
-                    f"The job {name} in {self.namespace} already exists: delete it, or choose another name."
-                ) from error
+            stored = self._created(job)
             try:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
             except BaseException as error:  # also Ctrl-C: the job would wait for its program forever
@@ -87,6 +83,28 @@ class ClusterBackend:
                     raise ClientError(f"{error}{left}") from error
                 raise
         return _job(stored)
+
+    def _created(self, job: Object) -> Object:
+        """Create a job, and return it as it is stored, also if the response to the request was lost."""
+        name, request = job["metadata"]["name"], secrets.token_hex(8)
+        job["metadata"]["annotations"] = {names.ANNOTATION_REQUEST: request}
+        try:
+            return self._cluster.create(f"/apis/{names.API_VERSION}", names.PLURAL, job)
+        except RequestError as error:
+            if not (error.passing or isinstance(error, ConflictError)):
+                raise
+            try:
+                found = self._cluster.job(self.namespace, name)
+            except CommandError as unknown:
+                hint = f"If the job {name} exists now, delete it: it has no program."
+                raise ClientError(f"{error} {hint} It could not be read: {unknown}") from error
+            if found and (found["metadata"].get("annotations") or {}).get(names.ANNOTATION_REQUEST) == request:
+                return found
+            if isinstance(error, ConflictError):
+                raise ClientError(
+                    f"The job {name} in {self.namespace} already exists: delete it, or choose another name."
+                ) from error
+            raise
 
     def _cleaned_up(self, job: Object) -> str:
         """Delete a job whose program could not be stored, and return a sentence about it if it is left."""

@@ -1,6 +1,7 @@
 """`Client.wait` and `Client.logs` on a cluster that changes, or does not respond, meanwhile."""
 
 import math
+from unittest import mock
 
 import pytest
 
@@ -38,6 +39,43 @@ def test_wait_times_out_also_while_the_api_server_does_not_respond(monkeypatch: 
     monkeypatch.setattr(rig.cluster, "job", look)
     with pytest.raises(TimeoutError, match="has not ended after 0 s"):
         rig.client.wait("digits", timeout=0)
+
+
+@pytest.mark.parametrize(
+    "error", [RequestError("No answer."), RequestError("Timeout.", 504), ConflictError("it exists", 409)]
+)
+def test_the_job_whose_creation_got_no_response_is_used(error: RequestError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated request finds that the job exists, and no job is left that waits for its program."""
+    rig = Rig()
+    create = rig.cluster.create
+
+    def lost(api: str, plural: str, body: Object) -> Object:
+        stored = create(api, plural, body)
+        if plural == "pstrainingjobs":
+            raise error
+        return stored
+
+    monkeypatch.setattr(rig.cluster, "create", lost)
+    assert rig.train().uid == "uid-0"
+    (files,) = rig.cluster.config_maps
+    assert files["metadata"]["ownerReferences"][0]["uid"] == "uid-0"
+
+
+@pytest.mark.parametrize("error", [RequestError("No answer."), RequestError("Forbidden.", 403)])
+def test_a_job_that_was_not_created(error: RequestError, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    monkeypatch.setattr(rig.cluster, "create", mock.Mock(side_effect=error))
+    with pytest.raises(ClientError, match=f"^{error}$"):
+        rig.train()
+
+
+def test_a_job_that_may_have_been_created_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    away = mock.Mock(side_effect=RequestError("No answer."))
+    monkeypatch.setattr(rig.cluster, "create", away)
+    monkeypatch.setattr(rig.cluster, "job", away)
+    with pytest.raises(ClientError, match=r"No answer\. If the job digits exists now, delete it: it has no program\."):
+        rig.train()
 
 
 @pytest.mark.parametrize(
