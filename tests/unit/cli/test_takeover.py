@@ -115,3 +115,20 @@ def test_a_job_that_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cluster, "annotate", then_deleted)
     with pytest.raises(CommandError, match="digits was deleted in the meantime"):
         cluster.switch_over()
+
+
+@pytest.mark.parametrize("policy", ["All", "None"])
+def test_a_job_that_ends_meanwhile(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Services are deleted, or stay with its pods: the switchover never comes."""
+    spec = {"ps": {"replicas": 2, "standby": {"mode": "Warm"}}, "runPolicy": {"cleanPodPolicy": {"onSuccess": policy}}}
+    cluster = FakeCluster(running(**spec))
+    annotate = cluster.annotate
+
+    def then_ended(namespace: str, name: str, annotations: dict[str, str]) -> None:
+        cluster.world.end("chief")
+        cluster.world.settle()
+        annotate(namespace, name, annotations)
+
+    monkeypatch.setattr(cluster, "annotate", then_ended)
+    with pytest.raises(CommandError, match=r"^digits is not running: it is Succeeded"):
+        cluster.switch_over()

@@ -79,7 +79,9 @@ def switch_over(
         if epoch > before:
             return f"Shard {shard} of {name}: switched over from {primary} to {now} (epoch {epoch})."
         if clock() >= end:
-            why = _degraded(cluster.job(namespace, name) or {}) or "Check that the operator is running."
+            job = cluster.job(namespace, name) or {}
+            _check_runs(job, name)
+            why = _degraded(job) or "Check that the operator is running."
             raise CommandError(
                 f"Shard {shard} of {name} was not switched over within {seconds:.0f} s: {primary} is still the "
                 f"primary. {why}",
@@ -102,18 +104,23 @@ def _checked(job: Object, name: str, shard: int) -> Object:
     count = int(servers["replicas"])
     if not 0 <= shard < count:
         raise CommandError(f"{name} has no shard {shard}: its shards are 0 to {count - 1}.")
-    for kind in (Condition.SUCCEEDED, Condition.FAILED, Condition.SUSPENDED):
+    _check_runs(job, name)
+    return job
+
+
+def _check_runs(job: Object, name: str) -> None:
+    for kind in (Condition.SUCCEEDED, Condition.FAILED, Condition.SUSPENDED, Condition.QUEUED):
         if is_true(job, kind):
             raise CommandError(f"{name} is not running: it is {kind}.")
-    return job
 
 
 def _pointer(cluster: ClusterClient, namespace: str, name: str, shard: int) -> tuple[int, str]:
     """Return the shard's epoch and its primary."""
     service = cluster.service(namespace, names.ps_service(name, shard))
-    if service is None and cluster.job(namespace, name) is None:
-        raise CommandError(f"{name} was deleted in the meantime.")
     if service is None:
+        if (job := cluster.job(namespace, name)) is None:
+            raise CommandError(f"{name} was deleted in the meantime.")
+        _check_runs(job, name)
         raise CommandError(f"Shard {shard} of {name} has no Service {names.ps_service(name, shard)} yet.")
     epoch = (service["metadata"].get("annotations") or {}).get(names.ANNOTATION_EPOCH, "")
     primary = service["spec"]["selector"].get(names.LABEL_STS_POD, "")
