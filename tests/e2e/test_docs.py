@@ -38,9 +38,8 @@ ELSEWHERE: Final = {
     "kubectl apply -f examples/digits/job.yaml": "hack/demo/__main__.py",
     "kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute": "tests/e2e/test_nodes.py",
     "kubectl delete pstj --all --all-namespaces": "tests/e2e/test_upgrade.py",
-    """kubectl patch pstj digits --type=merge -p '{"spec":{"ps":{"resources":{"requests":{"memory":"1Gi"}}}}}'""": (
-        "tests/e2e/test_resize.py"
-    ),
+    "kubectl patch pstj digits --type=merge -p "
+    """'{"spec":{"ps":{"resources":{"requests":{"cpu":"100m","memory":"1Gi"}}}}}'""": "tests/e2e/test_resize.py",
     """kubectl patch pstj digits --type=merge -p '{"spec":{"autoscaling":{"mode":"Recommend"}}}'""": (
         "tests/e2e/test_autoscaling.py"
     ),

@@ -10,14 +10,15 @@ requires a restart of the programs from a checkpoint. The pods of workers and of
     ADOPT          the chief has reported the next layout: one write to the StatefulSet records it
     STOP_LEADER    the leader stops and may save, while the servers of the current layout serve
     SWITCH         the leader has ended: one write to the StatefulSet records the next layout
-    STEADY         the layout is the spec's: the cluster map has it, and the next attempt of the chief starts
+    STEADY         the layout is the spec's: the cluster map has it, and the chief, or its next attempt, trains
     REPLACE_ALL    the job stops in order, and all of its pods are created again
 
-A layout is only switched while no leader runs, and the next leader has another term, so two layouts are never trained
-at once. Every launcher follows the number of the layout in the cluster map, restarts its program or server in its
-container, and starts no program before every server has the same number. Level-based: the StatefulSet is annotated with
-the layout, and no step is binding. If a new server is lost or the spec changes again, the next pass computes another
-step, and training continues with the current layout.
+Two layouts are never trained at once. Either one chief leads training from one to the other, or the layout is switched
+while no leader runs, and the next leader has another term. Every launcher follows the number of the layout in the
+cluster map. It restarts its program or server in its container, unless the chief has led it to this layout, and starts
+no program before every server has the same number. Level-based: the StatefulSet is annotated with the layout. If a new
+server is lost or the spec changes again, the next pass computes another step, and training continues with the current
+layout.
 
 The layout is recorded by one write to the StatefulSet of the primaries. The StatefulSets of warm standbys have copies
 of the record: the highest number counts, and the copies are written before the cluster map. The loss of one StatefulSet
@@ -27,10 +28,10 @@ Once the chief may lead training to the next layout, a withdrawn or further chan
 the state may be on the servers of the next layout alone. The StatefulSet is annotated with the number of its shards
 before the cluster map lists them.
 
-Hot standbys have every acknowledged update, so their state is only discarded once it is saved. The chief then ends with
-a separate exit code, which proves that the state is saved. If the chief ends otherwise, or cannot save the state, the
-layout does not change and training continues. Without a chief, or a checkpoint that outlives its pod, all pods are
-replaced.
+Hot standbys have every acknowledged update, so their state is only discarded once the next layout's servers have it, or
+it is saved. The chief reports the former, and proves the latter by another exit code. If the chief ends otherwise, or
+cannot save the state, the layout does not change and training continues. Without a chief, or a checkpoint that outlives
+its pod, all pods are replaced.
 
 Jobs that run with the launcher of a former version have no number; their pods are replaced. If a user has only changed
 the replicas of a StatefulSet, they are corrected.
