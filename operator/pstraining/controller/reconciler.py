@@ -151,6 +151,9 @@ class Reconciler:
                 await self._queue_objects.read(snapshot),
                 await self._hidden_workloads.read(snapshot),  # last, because any of them may vanish meanwhile
             )
+            if not self._cache.has_job(key):
+                result = "idle"
+                return 0.0  # it was deleted during a read: the next pass forgets it
             if any(read):
                 snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             done = await self._pass(key, snapshot, rate_limit)

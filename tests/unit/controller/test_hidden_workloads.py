@@ -210,6 +210,23 @@ async def test_a_running_job_runs_on_while_kueue_is_uninstalled(is_stopping: boo
     assert (reason == "KueueNotInstalled") is not is_stopping
 
 
+async def test_a_job_that_is_deleted_while_its_workload_is_read_fails_no_pass() -> None:
+    bench = Bench()
+    await bench.admit()
+    bench.unlabel(names.LABEL_JOB_UID)
+    gone = bench.kube.objects["PSTrainingJob", *KEY]
+
+    def deleted(verb: str, kind: str, *_: str) -> None:
+        if (verb, kind) == ("get", Kind.WORKLOAD):
+            bench.watch_state.receive(gone, "DELETED")
+
+    bench.kube.failures = deleted
+    bench.kube.writes()
+    await bench.settle()
+    assert not bench.watch_state.cache.has_job(KEY)
+    assert [kind for _, kind, _ in bench.kube.writes()] == [Kind.WORKLOAD], "only its label was restored"
+
+
 async def test_a_job_whose_workload_was_deleted_while_no_operator_ran_stops() -> None:
     bench = Bench()
     await bench.admit()
