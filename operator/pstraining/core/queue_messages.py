@@ -12,8 +12,8 @@ from pstraining.resources.kueue import WorkloadTerms
 
 KEPT: Final = (
     f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue. The job runs on without an "
-    "admission. No worker and no attempt of the chief or the evaluator is created meanwhile. Changes of ps.replicas "
-    "and of resources wait."
+    "admission. No worker and no attempt of the chief or the evaluator is created meanwhile. Changes of ps.replicas, "
+    "ps.template and resources wait."
 )
 """The message for a job that runs while Kueue is not installed."""
 

@@ -137,3 +137,15 @@ def test_changes_that_waited_let_the_job_queue_again_once_kueue_is_back() -> Non
     world.installation = WITH_KUEUE
     world.run()
     assert (phase(world), world.existing()["ps"], world.without_quota()) == ("Running", 3, {})
+
+
+def test_another_template_of_hot_standbys_waits() -> None:
+    world = running(ps={"replicas": 1, "standby": {"mode": "Hot"}}, training={"mode": "Sync"})
+    uninstall(world)
+    writes = len(world.writes)
+    world.edit({"ps": {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "img:2"}]}}}})
+    world.run()
+    assert len(world.writes) == writes
+    assert world.job is not None
+    assert not any(c["type"] == "Updating" for c in world.job["status"]["conditions"])
+    assert "ps.template" in world.condition("Queued")["message"]

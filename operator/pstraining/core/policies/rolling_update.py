@@ -64,6 +64,8 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
     job, snapshot = facts.job, facts.snapshot
     if not standbys.is_hot(job) or (stored is not None and resizing.stays_refused(stored, snapshot.generation)):
         return None
+    if facts.queue.is_unanswered:  # it waits
+        return None
     outdated, count = _outdated(facts), job.spec.ps.replicas * standbys.members(job)
     in_sync = sum(usable(pod) for pod in snapshot.pods_of(names.PS) if pod not in outdated)
     begun = stored is not None and stored.status == "True"
