@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pstraining.controller import failed_creates, nodes
+from pstraining.controller.deletions import Deletions
 from pstraining.controller.failed_creates import FailedCreates
 from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.nodes import Nodes
@@ -25,6 +26,7 @@ class WatchState:
     watches_nodes: bool = False
     cache: InformerCache = field(default_factory=InformerCache)
     nodes: Nodes = field(default_factory=Nodes)
+    deletions: Deletions = field(default_factory=Deletions)
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
     installation: Installation = STANDARD
     """The operator's installation, which main.py examines at the start."""
@@ -69,11 +71,10 @@ class WatchState:
                 # Any user may write labels. Jobs are listed before their children (watch.py), and created before them.
                 key = self.cache.drop(raw)
             case Kind.POD if is_deleted:
+                self.deletions.vanished(raw)
                 key = self.cache.vanished(raw)
             case Kind.POD:
-                if event in ("ADDED", None):
-                    self.failed_creates.pod_seen(raw)
-                self._note_report(raw)
+                self._note_pod(raw, event)
                 key = self.cache.observed(raw)
             case _ if is_deleted:
                 # A job that replaces a deleted one waits until it may use the names of that one's objects.
@@ -103,12 +104,21 @@ class WatchState:
         uid = view.job["metadata"]["uid"]
         installation, stall = self.installation, self.stall(key, uid)
         snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
-        nodes, reports, objects = self._timed(snapshot), self.nodes.last_reports(view.pods), self.queue_objects()
-        usage = self.usage(key, uid)
-        return replace(snapshot, nodes=nodes, last_reports=reports, queue_objects=objects, usage=usage)
+        return replace(
+            snapshot,
+            pods=tuple(map(self.deletions.timed, snapshot.pods)),
+            nodes=self._timed(snapshot),
+            last_reports=self.nodes.last_reports(view.pods),
+            queue_objects=self.queue_objects(),
+            usage=self.usage(key, uid),
+        )
 
-    def _note_report(self, pod: Object) -> None:
-        """Note the report of a kubelet on the containers of a pod that is being deleted, perhaps with its node."""
+    def _note_pod(self, pod: Object, event: str | None) -> None:
+        """Note a new pod, or a deletion and the report of a kubelet on the containers of the deleted pod."""
+        is_new = event in ("ADDED", None)
+        if is_new:
+            self.failed_creates.pod_seen(pod)
+        self.deletions.observed(pod, is_change=not is_new)
         if pod["metadata"].get("deletionTimestamp") and self.cache.has_new_containers(pod):
             self.nodes.pod_reported(str((pod.get("spec") or {}).get("nodeName")))
 
