@@ -132,6 +132,16 @@ def test_the_deletion_of_a_pod_explains_the_end_of_a_program_that_ran_until_then
     assert cause(ended(NOW - SECOND, deleted_at=None, disruption="EvictionByEvictionAPI")) is FailureReason.EVICTED
 
 
+@pytest.mark.parametrize("code", [137, 143])
+def test_a_signal_follows_the_deletion_also_on_a_node_whose_clock_is_behind(code: int) -> None:
+    by_signal = Container(terminated=Termination(code, "Error", "", NOW - SECOND))
+    drained = ended(None, phase="Failed", container=by_signal, disruption="EvictionByEvictionAPI")
+    assert cause(drained) is FailureReason.EVICTED
+    assert cause(ended(None, container=by_signal)) is FailureReason.DELETED
+    killed = Container(terminated=Termination(137, "OOMKilled", "", NOW - SECOND))
+    assert cause(ended(None, container=killed)) is FailureReason.OOM_KILLED
+
+
 def test_deletion_of_its_pod_ends_a_program_that_would_have_restarted() -> None:
     assert cause(ended(NOW - SECOND, names.WORKER)) is FailureReason.DELETED
     assert cause(ended(NOW - SECOND, names.WORKER, phase="Failed")) is FailureReason.ERROR

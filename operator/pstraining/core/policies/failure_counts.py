@@ -18,6 +18,7 @@ from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecor
 from pstraining.api.text import printable
 from pstraining.core.policies import budgets, missed_change
 from pstraining.core.policies.failures import (
+    STOPPED,
     TABLE,
     Consequence,
     Decision,
@@ -341,10 +342,6 @@ def _pardoned(pod: Pod, record: ReplicaRecord) -> ReplicaRecord:
     return record.model_copy(update={"pod_uid": pod.uid, "pod_created": pod.created, "ended": ended})
 
 
-_STOPPED = (128 + 9, 128 + 15)
-"""SIGKILL and SIGTERM."""
-
-
 def _free(pod: Pod, decision: Decision, new: int) -> int:
     """Return how many of the newly ended runs do not count."""
     if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
@@ -355,7 +352,7 @@ def _free(pod: Pod, decision: Decision, new: int) -> int:
         # Kubernetes caused the last end. It also caused the previous one if a signal ended it: the kubelet may start a
         # container once more between the signal and the end of the pod.
         before = pod.container.last
-        stopped = before is not None and before.exit_code in _STOPPED
+        stopped = before is not None and before.exit_code in STOPPED
         return min(new, 2 if stopped else 1)
     return new if decision.consequence is Consequence.RESTART_FREE else 0
 

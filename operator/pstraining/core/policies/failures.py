@@ -97,6 +97,8 @@ _DISRUPTIONS = {
 _UNOBSERVED = ("ContainerStatusUnknown", "Unknown")
 """The reasons of a container whose end was not observed, as after a restart of its node. The exit code is then 137 from
 the kubelet, and 255 from the container runtime."""
+STOPPED = (128 + 9, 128 + 15)
+"""The exit codes after SIGKILL and SIGTERM."""
 _ACTIONS = {
     FailureAction.FAIL_JOB: Consequence.FAIL_JOB,
     FailureAction.RESTART_REPLICA: Consequence.RESTART,
@@ -161,6 +163,9 @@ def _had_ended(pod: Pod) -> bool:
     """Whether the program had ended before the deletion of its pod, whose other containers kept running."""
     end = pod.container.terminated
     if not pod.finished or end is None or end.finished_at is None or pod.deleted_at is None:
+        return False
+    # The signals of the kubelet follow the deletion, also by a node's clock that is behind that of the API server.
+    if end.exit_code in STOPPED and end.reason != "OOMKilled":
         return False
     return end.finished_at < pod.deleted_at
 
