@@ -188,7 +188,8 @@ def test_stalled_training(steps: dict[str, float | None]) -> None:
     cluster = Read(running())
     chief = only(running(), "chief")["metadata"]["name"]
     waiting = json.dumps({"event": "waiting", "what": "ps-0", "time": 1.0, "monotonic": 1.0})
-    cluster.logs[chief] = ["a line", '{"event": broken', json.dumps({"event": "step", "step": 1}), waiting]
+    own = json.dumps({"event": {"kind": "request"}})
+    cluster.logs[chief] = ["a line", '{"event": broken', own, json.dumps({"event": "step", "step": 1}), waiting]
     said = [(c["check"], c["message"]) for c in examined(cluster)["checks"]]
     assert ("waiting", "chief-0 has reported waiting: what ps-0") in said
     assert ("no steps", "The job runs, and training has made no step in the last seconds.") in said

@@ -218,7 +218,8 @@ def _event(line: str) -> Object | None:
         found = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.get("event") in OF_EVENTS else None
+    # A program may print lines of its own, in which the value is no text.
+    return found if isinstance(found, dict) and str(found.get("event")) in OF_EVENTS else None
 
 
 def _standstill(found: JobEvidence) -> Iterator[Check]:
