@@ -115,8 +115,8 @@ def test_more_parameter_servers_wait_and_training_goes_on() -> None:
 
 @pytest.mark.parametrize("role", ["ps", "worker"])
 def test_no_pod_gets_more_resources(role: str) -> None:
-    replicas = {"ps": {"replicas": 1}, "worker": {"replicas": 1}}
-    replicas[role]["resources"] = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}  # type: ignore[assignment]
+    replicas: dict[str, Any] = {"ps": {"replicas": 1}, "worker": {"replicas": 1}}
+    replicas[role]["resources"] = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
     world = running(**replicas)
     uninstall(world)
     world.installation = Installation(kueue=KueueSupport.MISSING, resizes_pods=True)
