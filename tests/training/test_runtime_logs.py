@@ -41,6 +41,13 @@ def leading(model: Any, reports: Any = list) -> Any:
     )
 
 
+def finish(ends: Any, end: Any) -> None:
+    """End an epoch, and wait until its callbacks are done."""
+    ends.end(end)
+    while ends.busy:
+        ends._thread.join(0.01)
+
+
 def measured_step(model: Any, batch: Any) -> Any:
     """Return the loss of a training step of the program, and a metric."""
     import keras
@@ -91,15 +98,30 @@ def test_metrics_with_several_numbers_are_left_out_and_named(client: Any, capsys
     ends = EpochEnds(model, "/device:CPU:0", [], Validation(rows), ended.append)
     ends.begin(0)
     for epoch in range(2):
-        ends.end(EpochEnd(epoch, 1, {"loss": 1.0}, None, validate=True, following=None))
-        while ends.busy:
-            ends._thread.join(0.01)
+        finish(ends, EpochEnd(epoch, 1, {"loss": 1.0}, None, validate=True, following=None))
     state = State(7, model.values(), {}, {})
     result = conclude(model, rows, state, None)
     assert set(ended[1].logs) == {"loss", "val_loss", "val_right"}
     assert set(result) == {"step", "test_loss", "test_right"}
     named = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "metrics_left_out" in line]
     assert [line["metrics"] for line in named] == [["f1_score"]] * 2, "once by the validation, once by the result"
+
+
+def test_a_metric_may_have_the_name_of_a_field_of_the_epochs_event(
+    client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    ended: list[EpochEnd] = []
+    ends = EpochEnds(Model(small, still, Objective("mse")), "/device:CPU:0", [], None, ended.append)
+    logs = {"loss": 1.0, "step": 0.5, "epoch": 0.25}
+    ends.begin(0)
+    finish(ends, EpochEnd(2, 30, dict(logs), None, validate=False, following=None))
+    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"epoch"' in line]
+    assert (line["epoch"], line["step"], line["loss"]) == (2, 30, 1.0)
+    assert ended[0].logs == logs
 
 
 def test_metrics_that_only_the_validation_has_can_be_monitored(client: Any) -> None:

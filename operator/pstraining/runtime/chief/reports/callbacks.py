@@ -181,7 +181,7 @@ class EpochEnds:
             found = numbers(measured, is_reported=self._left_out)
             self._left_out |= len(found) < len(measured)
             end.logs.update({f"val_{name}": value for name, value in found.items()})
-        event("epoch", epoch=end.epoch, step=end.step, **end.logs)
+        event("epoch", **(end.logs | {"epoch": end.epoch, "step": end.step}))  # a metric may have these names, too
         self._done(end)
         self._logs = dict(end.logs)
         if self._callbacks:
