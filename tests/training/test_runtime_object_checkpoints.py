@@ -13,11 +13,14 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.api.summary import SUMMARY_FILE
+from pstraining.runtime.checkpoint.errors import NotSavedError
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
+from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import SavePlan, State, whole
+from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.local import LocalJob
-from tests.support.fake_s3 import SLOW_DOWN, FakeS3, Fault, serving
+from tests.support.fake_s3 import DENIED, SLOW_DOWN, FakeS3, Fault, serving
 from tests.support.launchers import start_launcher
 from tests.support.servers import SPREAD, Rig
 from tests.support.soak_marks import in_all
@@ -206,3 +209,22 @@ def test_a_job_keeps_its_checkpoints_and_results_in_an_object_store(s3: FakeS3) 
         assert finished(second) == 0, transcript(second)
     assert second.leader.events("restored")[0]["step"] == 30
     assert json.loads(s3.objects["jobs/digits/result.json"])["step"] == 40
+
+
+def test_a_store_that_refuses_the_model_fails_the_chief(
+    client: Any, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of an earlier run would stay beside the new weights, in a job that succeeds."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    from pstraining.runtime.chief.conclusion import conclude
+
+    rig = rig_of(client, 1)
+    saver = Saver(CheckpointSettings(path=URI), rig.store.layout, term=lambda: 1)
+    model, final = rig.model, State(1, rig.model.values(), {}, {})
+    s3.fault = lambda request: DENIED if request.key.endswith("final.keras") and request.method != "GET" else None
+    with pytest.raises(NotSavedError, match=rf"{URI} .*AccessDenied.*Check that {URI} can be written to"):
+        conclude(model, None, final, saver)
+    s3.fault = lambda _: None
+    conclude(model, None, final, saver)
+    assert {"jobs/digits/final.keras", "jobs/digits/result.json"} <= s3.objects.keys()

@@ -1,6 +1,7 @@
 """The chief's work after training: it exports the model, evaluates it, and writes the result."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from pstraining.runtime.checkpoint import files
@@ -64,8 +65,21 @@ def _export(model: Model, saver: Saver) -> None:
     with saver.exporting():
         write(WEIGHTS_FILE, lambda path: export.save_weights(model.keras, path))
         try:
-            write(MODEL_FILE, lambda path: export.save_model(model.keras, path))
-        except (export.NotExportedError, OSError) as error:  # the job does not fail: the weights are exported
-            if isinstance(error, OSError) and error.errno in files.FULL:
-                raise
+            write(MODEL_FILE, lambda path: _save_model(model, path))
+        except export.NotExportedError as error:  # the job does not fail: the weights are exported
             event("not_exported", file=MODEL_FILE, reason=str(error), help=f"{WEIGHTS_FILE} has the weights")
+
+
+def _save_model(model: Model, path: Path) -> None:
+    """Write the whole model to a file.
+
+    Raises:
+        NotExportedError: Keras cannot save the model.
+        OSError: the disk is full, or does not answer.
+    """
+    try:
+        export.save_model(model.keras, path)
+    except OSError as error:
+        if error.errno in files.FULL | files.PASSING:
+            raise
+        raise export.NotExportedError(f"{type(error).__name__}: {error}") from error  # a layer may raise it, too
