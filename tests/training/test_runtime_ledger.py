@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import contract
 from pstraining.api.training import Mode
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
@@ -288,6 +289,21 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     (accumulated,) = state.slots["accumulator"].values()
     times = counting.times_trained(accumulated[:samples], THREADS)
     assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples} (seed {seed})"
+
+
+def test_a_worker_with_other_data_than_the_chief_ends_the_job(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\n"
+        "from pstraining.runtime import Ranges, Trainer\n"
+        "from tests.support import counting\n"
+        "seed = int(os.environ['PSTRAINING_TASK_TYPE'] == 'chief')\n"
+        "data = Ranges(3000, counting.BLOCK, counting.read, seed=seed)\n"
+        "Trainer(counting.model, counting.optimizer, counting.loss, data, epochs=1).run()\n"
+    )
+    with LocalJob([str(program)], workers=1) as run:
+        assert run.wait() == contract.EXIT_BAD_SETTINGS, run.leader.lines
+    assert run.leader.lines[-1].startswith("data: worker 0 has other splits than the chief, or in another order")
 
 
 def _has_continued(run: LocalJob, since: float) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.runtime.config.settings import SettingsError
-from pstraining.runtime.data.sources import Files, Order, Ranges, place
+from pstraining.runtime.data.sources import Files, Order, Ranges, check_workers, place
 
 
 @given(size=st.integers(1, 500), block=st.integers(1, 60), epoch=st.integers(0, 5), seed=st.none() | st.integers(0, 99))
@@ -44,6 +44,19 @@ def test_the_order_is_that_of_equal_splits() -> None:
     others = (Files(["/data/b", "/data/a"], str), Files(["/data/a"], str), Files(["/data/a", "/data/b"], str, seed=1))
     assert all(other.order != files for other in others)
     assert Ranges(60, 10, range).order != Ranges(60, 15, range).order != Ranges(58, 15, range).order
+    days = Files(["/data/1/part-0", "/data/2/part-0"], str).order
+    assert days == Files(["/mnt/1/part-0", "/mnt/2/part-0"], str).order
+    assert days != Files(["/data/2/part-0", "/data/1/part-0"], str).order
+
+
+def test_workers_with_another_order_are_refused() -> None:
+    """Such as that of an unsorted list of a folder's files: some would be trained twice, and others never."""
+    order = Files(["/data/a", "/data/b"], str).order
+    same, other = (Files(paths, str).order.text() for paths in (["/mnt/a", "/mnt/b"], ["/data/b", "/data/a"]))
+    check_workers({0: same, 1: ""}, order)
+    check_workers({0: same}, None)
+    with pytest.raises(SettingsError, match=r"^data: worker 1 has other splits .* order \(.*files .*Files\(sorted\("):
+        check_workers({0: same, 1: other}, order)
 
 
 def test_blocks_of_a_fraction_are_rejected() -> None:

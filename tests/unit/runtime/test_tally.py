@@ -34,6 +34,19 @@ def test_metrics_are_means_over_the_samples_of_a_window() -> None:
     assert window.loss == 1.0
 
 
+def test_the_order_of_data_is_that_of_workers_that_report_now() -> None:
+    """A former run of the job may have left the reports of its workers on the servers."""
+    tally = CounterAggregate()
+    former = encode(7, {SAMPLES: 1000}, order="former")
+    tally.note(["", former])
+    tally.note(["", former])
+    assert tally.orders == {}
+    tally.note([encode(1, {}, order="a"), encode(9, {}, order="b")])
+    assert tally.orders == {0: "a", 1: "b"}
+    tally.note([encode(1, {}, order="a"), encode(9, {}, order="b")])
+    assert tally.orders == {0: "a", 1: "b"}
+
+
 def test_a_histogram_counts_up_to_each_bound() -> None:
     histogram = Histogram([1.0, 5.0])
     for value in (0.5, 1.0, 3.0, 9.0):

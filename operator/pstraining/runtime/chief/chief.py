@@ -93,6 +93,7 @@ class Chief:
             options.counters,
             steps=steps,
             total=options.positions if options.by_splits else steps,
+            order=options.order,
             report=options.history.report,
         )
         self._has_led = False

@@ -11,9 +11,10 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import takewhile
 from numbers import Integral
 from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
@@ -35,7 +36,7 @@ class Order:
     """Number of splits."""
     seed: int | None
     parts: str
-    """What the splits are: sizes, or a checksum of the files' names without their folders."""
+    """What the splits are: sizes, or a checksum of the files' names without the folder that all have in common."""
 
     @classmethod
     def of(cls, text: str) -> "Order":
@@ -131,12 +132,34 @@ class Files:
     @property
     def order(self) -> Order:
         """Return the files and their order."""
-        names = "\n".join(PurePosixPath(path).name for path in self.paths)
+        parts = [PurePosixPath(path).parts for path in self.paths]
+        folders = zip(*(own[:-1] for own in parts), strict=False)
+        common = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, folders))
+        names = "\n".join("/".join(own[common:]) for own in parts)
         return Order(self.count, _seed(self.seed), f"files {zlib.crc32(names.encode(errors='surrogateescape')):08x}")
 
     def open(self, position: int) -> Dataset:
         """Return the batches of the file at a position."""
         return self.read(self.paths[place(position, self.count, self.seed)])
+
+
+def check_workers(reported: Mapping[int, str], order: Order | None) -> None:
+    """Refuse workers with other data than the chief's, which would train some samples twice and others never.
+
+    Args:
+        reported: the order of each worker's data as text, by index; empty if a worker reports none.
+        order: the order of the chief's data; None: the data is not assigned.
+
+    Raises:
+        SettingsError: names a worker, and how all tasks get the same order.
+    """
+    for worker, text in sorted(reported.items()):
+        if order is not None and text and Order.of(text) != order:
+            raise SettingsError(
+                f"data: worker {worker} has other splits than the chief, or in another order ({text} instead of "
+                f"{order.text()}). Give every task the same paths, or size and block, and the same seed. Sort listed "
+                "paths, as in Files(sorted(paths), read), and add no file while the job runs"
+            )
 
 
 def _check_paths(paths: object) -> None:

@@ -25,16 +25,17 @@ STATE = "state/"
 """Prefix of an index in the states of Keras' metrics: the sum of that number over batches."""
 
 
-def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "") -> str:
+def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "", order: str = "") -> str:
     """Return a worker's report, without counters that are not finite.
 
     Args:
         incarnation: start of the worker's process, in nanoseconds since 1970.
         counters: the process's counters.
         outputs: description of the model's outputs for Keras' metrics, see `model.training.training_metrics`.
+        order: the splits of assigned data and their order as text, see `data.sources`; empty: the data is not assigned.
     """
     finite = {name: value for name, value in counters.items() if math.isfinite(value)}
-    return json.dumps({"incarnation": incarnation, "counters": finite, "outputs": outputs})
+    return json.dumps({"incarnation": incarnation, "counters": finite, "outputs": outputs, "order": order})
 
 
 class CounterAggregate:
@@ -47,6 +48,8 @@ class CounterAggregate:
         """Counters of all workers since the first reports; earlier work does not count."""
         self.outputs = ""
         """The description of the model's outputs that a worker reported; empty before the first report."""
+        self.orders: dict[int, str] = {}
+        """The order of assigned data in each worker that has reported since the first reports."""
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the counters with a prefix, without it."""
@@ -60,6 +63,8 @@ class CounterAggregate:
             report = json.loads(text)
             incarnation, counters = int(report["incarnation"]), dict(report["counters"])
             self.outputs = str(report["outputs"]) or self.outputs
+            if self._begun and self._last.get(worker) != (incarnation, counters):  # of a process that is alive
+                self.orders[worker] = str(report.get("order", ""))
             former, before = self._last.get(worker, (incarnation, {} if self._begun else counters))
             for name, value in counters.items():
                 known = before.get(name, 0.0) if former == incarnation else 0.0

@@ -72,6 +72,7 @@ class Worker:
         )
         self._divided = data if isinstance(data, DividedData) else None
         self._limit = training.positions(None if callable(data) else data.count)
+        self._order = "" if callable(data) else data.order.text()
         self._where = where
         self._updates = where.first[1]
         self._reports = StepReports(identity.worker)
@@ -344,7 +345,7 @@ class Worker:
         step, identity = self._store.model.step, self._identity
         with self._sending:
             counters = self._counters.report(self._client.links.look(), step.metrics(), step.compiled.sums())
-            report = aggregation.encode(identity.incarnation, counters, step.compiled.outputs)
+            report = aggregation.encode(identity.incarnation, counters, step.compiled.outputs, self._order)
             self._store.heartbeat(identity.worker, identity.incarnation, report)
 
     def _deregister(self) -> None:

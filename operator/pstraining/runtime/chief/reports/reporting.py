@@ -16,6 +16,7 @@ from pstraining.runtime.chief.reports.callbacks import SCHEDULE, EpochEnd, Epoch
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
+from pstraining.runtime.data.sources import Order, check_workers
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.overrides import names_results
 from pstraining.runtime.model.partition import Array
@@ -88,6 +89,7 @@ class TrainingReporter:
         counters: the chief's counters for Prometheus.
         steps: number of steps in the job; None without a limit.
         total: number of steps, or of splits of assigned data, in the job; None if unknown.
+        order: the splits of the chief's assigned data and their order; None: the data is not assigned.
         report: sends the job's progress to the operator.
     """
 
@@ -99,9 +101,10 @@ class TrainingReporter:
         *,
         steps: int | None,
         total: int | None,
+        order: Order | None = None,
         report: Callable[..., None] = progress.report,
     ) -> None:
-        self._at, self._fit, self._counters = admin, fit, counters
+        self._at, self._fit, self._counters, self._order = admin, fit, counters, order
         model, client = admin().store.model, admin().client
         self._optimizers, self._metrics = model.optimizers, model.step.compiled
         epochs = fit.epochs
@@ -347,11 +350,16 @@ class TrainingReporter:
             event("uneven_load", shard=load.shard, times=round(load.times, 2), reason=reason)
 
     def _collect(self) -> None:
-        """Read the workers' losses and counters since the last call."""
+        """Read the workers' losses and counters since the last call.
+
+        Raises:
+            SettingsError: a worker has other data than the chief.
+        """
         losses = self._admin.take_losses()
         self._line.add_losses(*losses)
         self._epoch.add_losses(*losses)
         self._aggregate.note(self._admin.reports())
+        check_workers(self._aggregate.orders, self._order)
 
     def _note_epoch(self, end: EpochEnd) -> None:
         """Record an epoch's complete logs; called in the callbacks' thread."""
