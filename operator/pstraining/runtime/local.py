@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn, TextIO
 from pstraining.api import contract
 from pstraining.launcher.contract import EXIT_MEANINGS, memory_settings, tf_config
 from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
+from pstraining.runtime.config.settings import encodable
 from pstraining.runtime.transport import sockets
 
 POLL: Final = 0.05
@@ -117,7 +118,7 @@ class LocalJob:
         workers: number of workers.
         chief: whether the job has a separate chief.
         restarts: maximum number of restarts of each failed process.
-        training: the job's `spec.training`.
+        training: the job's `spec.training`. Here and in `checkpoint`, paths and NumPy's numbers are accepted.
         checkpoint: the job's `spec.checkpoint`.
         echo: stream for the processes' lines, each with its task's name; None: they are only kept.
         environment: further variables of all processes.
@@ -142,7 +143,8 @@ class LocalJob:
         name: str | None = None,
     ) -> None:
         self._command, self._restarts, self._echo, self._place = list(command), restarts, echo, place
-        self._checkpoint, self._extra = dict(checkpoint or {}), dict(environment or {})
+        self._checkpoint = encodable("checkpoint", checkpoint or {})
+        self._extra = {variable: str(value) for variable, value in (environment or {}).items()}
         self._stack = ExitStack()
         self.cluster = {
             role: [f"{place(Task(role, index)).host}:{hold_port(self._stack)}" for index in range(number)]
@@ -154,12 +156,12 @@ class LocalJob:
             "job": name or f"local-{os.getpid()}",
             "namespace": "local",
             "cluster": self.cluster,
-            "members": 1 + standbys,
+            "members": 1 + int(standbys),
             "witnesses": [
                 f"{place(Task('worker', index)).host}:{hold_port(self._stack)}"
                 for index in range(workers if standbys else 0)
             ],
-            "training": dict(training or {}),
+            "training": encodable("training", training or {}),
             "checkpoint": self._checkpoint,
         }
         self.processes: dict[str, LocalProcess] = {}

@@ -1,17 +1,21 @@
 """The addresses and the output of a job on this machine."""
 
 import io
+import json
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import pytest
 
 from pstraining.runtime import local
-from pstraining.runtime.config.cluster import Task
+from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
+from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.transport import sockets
 
@@ -54,6 +58,23 @@ def test_modules_are_found_in_the_folders_of_both_environments(monkeypatch: pyte
     with LocalJob(["-c", ""], ps=1, workers=0, chief=False, environment={"PYTHONPATH": "/mine:/also"}) as job:
         found = job._environment_of(Task("ps", 0), 1)
     assert found["PYTHONPATH"].split(os.pathsep)[-3:] == ["/mine", "/also", "/theirs"]
+
+
+def test_settings_may_be_paths_and_numbers_of_numpy(tmp_path: Path) -> None:
+    one: Any = np.int64(1)
+    settings: Any = {"training": {"steps": np.int32(5)}, "checkpoint": {"path": tmp_path, "keep": one}}
+    variables: Any = {"DATA": tmp_path, "SHARDS": 2}
+    with LocalJob(["-c", ""], ps=one, workers=0, standbys=one, environment=variables, **settings) as job:
+        found = job._environment_of(Task("ps", 0), 1)
+        written = json.loads(Path(found[ENV_CLUSTER_FILE]).read_text())
+    assert (written["training"], written["members"]) == ({"steps": 5}, 2)
+    assert written["checkpoint"] == {"path": str(tmp_path), "keep": 1}
+    assert (found["DATA"], found["SHARDS"]) == (str(tmp_path), "2")
+
+
+def test_a_setting_of_another_type_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"^training\.steps: give one of Python's values, .* of the type float32$"):
+        LocalJob(["-c", ""], training={"steps": np.float32(5)})
 
 
 @pytest.mark.parametrize(("code", "starts"), [(78, 1), (1, 3)])

@@ -142,10 +142,8 @@ class CheckpointSettings(BaseModel):
     @field_validator("path", "keep", "interval_seconds", "full_every", mode="before")
     @classmethod
     def _of_python(cls, value: object) -> object:
-        if isinstance(value, PurePath):
-            if _URI.match(str(value)):
-                raise ValueError(f"give a URI as a text; {value!r} has lost one of its slashes")
-            return str(value)
+        if isinstance(value, PurePath) and _URI.match(str(value)):
+            raise ValueError(f"give a URI as a text; {value!r} has lost one of its slashes")
         return plain(value)
 
 
@@ -158,10 +156,27 @@ _URI: Final = re.compile(r"[A-Za-z]\w+:/")
 
 
 def plain(value: object) -> object:
-    """Return a setting, or a mapping of settings, with NumPy's whole numbers as Python's, which JSON can contain."""
+    """Return a setting, or a mapping of settings, with paths as texts and NumPy's whole numbers as Python's."""
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, PurePath):
+        return str(value)
     return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+
+
+def encodable(name: str, values: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of a program as values that JSON can contain.
+
+    Args:
+        name: the job's field, for messages: "training" or "checkpoint".
+        values: values by name.
+
+    Raises:
+        SettingsError: names a value of another type, such as a tensor.
+    """
+    found = {field: plain(value) for field, value in values.items()}
+    _json(name, found)
+    return found
 
 
 def is_object_store(path: str | None) -> bool:
