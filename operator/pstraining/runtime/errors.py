@@ -19,6 +19,10 @@ _STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 class FinalError(Exception):
     """The program or its settings are wrong: another run would fail as well. The message names what to change."""
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        install_exit_code()  # the program may have no Trainer yet, which its arguments precede
+
 
 def install_exit_code() -> None:
     """Let a process that ends with a `FinalError` exit with `contract.EXIT_BAD_SETTINGS` and write the reason.

@@ -22,7 +22,6 @@ from pstraining.runtime.config.settings import (
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.data.total_updates import total_updates
 from pstraining.runtime.data.validation import Validation
-from pstraining.runtime.errors import install_exit_code
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
@@ -114,7 +113,6 @@ class Trainer:
         devices: Sequence[str] | None = None,
         jit_compile: bool | Literal["auto"] = False,
     ) -> None:
-        install_exit_code()
         arguments.check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
         arguments.check_call("train_step", train_step, model, data, how="with the model and a batch")
         arguments.check_kinds(class_weight=class_weight, checkpoint=checkpoint, training=training)

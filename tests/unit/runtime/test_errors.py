@@ -35,6 +35,24 @@ def test_invalid_settings_have_an_exit_code_and_a_last_line() -> None:
     assert ended.stderr.splitlines()[-1] == "validation_every must be at least 1; it is 0"
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ("Ranges(0, 1, range)", "Ranges: size must be at least 1; it is 0"),
+        ("Files([], str)", "Files: there is no path"),
+        ("CheckpointSettings(keep=0)", "CheckpointSettings.keep: input should be greater than or equal to 1"),
+        ("CheckpointSettings(interval_seconds='60')", "CheckpointSettings.interval_seconds: input should be a"),
+        ("CheckpointSettings(folder='/c')", "CheckpointSettings.folder: unknown field"),
+        ("TrainingSettings()", "TrainingSettings: one of steps and epochs must be given"),
+    ],
+)
+def test_what_is_refused_before_there_is_a_trainer_has_the_exit_code_too(call: str, sentence: str) -> None:
+    names = "CheckpointSettings, Files, Ranges, TrainingSettings"
+    ended = run(f"from pstraining.runtime import {names}\n{call}")
+    assert ended.returncode == contract.EXIT_BAD_SETTINGS, ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(sentence)
+
+
 @pytest.mark.parametrize("error", ["OSError('disk')", "SystemExit(3)", "KeyboardInterrupt()"])
 def test_other_errors_keep_theirs(error: str) -> None:
     program = f"from pstraining.runtime.errors import install_exit_code\ninstall_exit_code()\nraise {error}"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -31,10 +32,28 @@ class SettingsError(FinalError, ValueError):
     """A field that is unknown or has a wrong value; the message names it."""
 
 
-class CompressionSettings(BaseModel):
-    """The encoding of gradients and parameters on the network. See the job's `spec.training.compression`."""
+class ProgramSettings(BaseModel):
+    """Settings that a program may create.
+
+    Raises:
+        SettingsError: names all fields that are unknown or wrong.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
+
+    def __init__(self, **values: object) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            own = {field.alias: name for name, field in type(self).model_fields.items()}
+            raise SettingsError(_problems(type(self).__name__, error, own)) from None
+
+    # Only a call of the class calls it: validation of JSON would otherwise do so as well, with other rules.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+class CompressionSettings(ProgramSettings):
+    """The encoding of gradients and parameters on the network. See the job's `spec.training.compression`."""
 
     push: Codec = Codec.NONE
     pull: Codec = Codec.NONE
@@ -42,10 +61,8 @@ class CompressionSettings(BaseModel):
     top_k_permille: int = Field(default=10, ge=1, le=1000)
 
 
-class TrainingSettings(BaseModel):
+class TrainingSettings(ProgramSettings):
     """The update mode and the length of training. See the job's `spec.training`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
 
     mode: Mode = Mode.ASYNC
     steps: int | None = Field(default=None, ge=1, le=2**53)
@@ -121,10 +138,8 @@ class TrainingSettings(BaseModel):
         return self
 
 
-class CheckpointSettings(BaseModel):
+class CheckpointSettings(ProgramSettings):
     """Where and how often the state of training is saved."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
 
     path: str | None = None
     """Folder, or a URI of an object store (see OBJECT_STORES); None: no checkpoints, and the loss of a parameter server
@@ -209,11 +224,7 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, object], job:
         # As JSON, because a strict model accepts an enumeration's value from JSON only.
         return model.model_validate_json(_json(name, found), by_name=False, by_alias=True)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join([name, *map(str, item['loc'])])}: {_message(item['type'], item['msg'])}"
-            for item in error.errors()
-        )
-        raise SettingsError(problems) from None
+        raise SettingsError(_problems(name, error)) from None
 
 
 def _json(name: str, values: Mapping[str, object]) -> str:
@@ -251,6 +262,15 @@ def _by_alias(model: type[BaseModel], values: Mapping[str, object]) -> dict[str,
             raise SettingsError(f"{alias}: it is {value!r}, and under another name {former!r}; leave one of them out")
         found[alias] = value
     return found
+
+
+def _problems(name: str, error: ValidationError, named: Mapping[str | None, str] = MappingProxyType({})) -> str:
+    """Return the problems in words, each with its path below a name; `named` has other names of fields."""
+    return "; ".join(
+        f"{'.'.join([name, *(named.get(str(step), str(step)) for step in item['loc'])])}: "
+        f"{_message(item['type'], item['msg'])}"
+        for item in error.errors()
+    )
 
 
 def _message(kind: str, text: str) -> str:
