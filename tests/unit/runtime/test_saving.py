@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.saver import Saver
@@ -18,6 +20,7 @@ from pstraining.runtime.checkpoint.state import State, SupersededError
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 from pstraining.runtime.model.partition import Tensor, partition
 from pstraining.runtime.telemetry.counters import ChiefCounters
+from tests.support.fake_s3 import DENIED, FakeS3
 from tests.support.volumes import filled, small_disk
 from tests.unit.runtime.test_checkpoint import cut, flip
 
@@ -40,7 +43,7 @@ def state(step: int) -> State:
 
 
 def saver(
-    folder: Path,
+    folder: Path | str,
     clock: Callable[[], float] = Clock(),  # noqa: B008
     account: ChiefCounters | None = None,
     **settings: Any,
@@ -102,6 +105,82 @@ def test_at_the_end_a_full_disk_is_an_error_that_names_the_last_checkpoint(disk:
         keeper.save_last(state(6))
     with filled(disk), pytest.raises(NotSavedError, match="the result could not be written"), keeper.exporting():
         (disk / "result.json").write_text("result" * 1000)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), CorruptCheckpointError("not there")])
+def test_a_checkpoint_whose_size_cannot_be_read_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    account = ChiefCounters()
+    keeper = saver(tmp_path, account=account)
+
+    def unknown(_: int) -> int:
+        raise error
+
+    monkeypatch.setattr(keeper.checkpoints, "size", unknown)
+    keeper.save_last(state(5))
+    assert (account.checkpoints, account.checkpoint_step, account.checkpoint_bytes) == (1, 5, None)
+
+
+def test_a_checkpoint_is_saved_although_earlier_ones_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeper, real = saver(tmp_path, keep=1), os.listdir
+    keeper.try_to_save(state(1))
+    capsys.readouterr()
+
+    def failing(path: Path) -> list[str]:
+        if (tmp_path / Key(1, 2).name).exists():
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path)
+
+    with monkeypatch.context() as volume:
+        volume.setattr(os, "listdir", failing)
+        keeper.save_last(state(2))
+    found = reported(capsys)
+    assert [event["event"] for event in found] == ["not_deleted", "checkpoint"]
+    assert (found[0]["step"], "Stale file handle" in found[0]["reason"]) == (2, True)
+    keeper.save_last(state(3))
+    assert names(tmp_path) == [Key(1, 3).name, "term-1"]
+
+
+def test_a_checkpoint_is_saved_in_a_bucket_that_denies_to_delete(
+    s3: FakeS3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account, uri = ChiefCounters(), "s3://bucket/a"
+    keeper = saver(uri, account=account, keep=1)
+    s3.fault = lambda request: DENIED if request.method == "DELETE" or "delete" in request.query else None
+    for step in (1, 2, 3):
+        keeper.save_last(state(step))
+    assert (account.checkpoints, account.checkpoint_failures) == (3, 0)
+    found = [event for event in reported(capsys) if event["event"] == "not_deleted"]
+    assert [event["step"] for event in found] == [2, 3]
+    assert "AccessDenied" in found[0]["reason"]
+    s3.fault = lambda _: None
+    keeper.save_last(state(4))
+    assert keeper.checkpoints.steps() == [4]
+
+
+def test_the_reason_of_a_failed_save_is_its_first_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, real = saver(tmp_path), os.listdir
+    begun: list[Path] = []
+
+    def full(path: Path, _: Any) -> None:
+        begun.append(path)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def failing(path: Path) -> list[str]:
+        if begun:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path)
+
+    monkeypatch.setattr(files, "write_durably", full)
+    monkeypatch.setattr(os, "listdir", failing)
+    with pytest.raises(NotSavedError, match="No space left on device"):
+        keeper.save_last(state(5))
+    begun.clear()
+    with pytest.raises(OSError, match="No space left on device"):
+        keeper.checkpoints.write_folder_whole("history", {"log": b"line"})
 
 
 def test_a_disk_that_stays_full_for_days_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

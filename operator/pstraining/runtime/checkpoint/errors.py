@@ -1,4 +1,9 @@
-"""Errors of checkpoints."""
+"""Errors of checkpoints, and of what a save does once its checkpoint is complete."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pstraining.runtime.telemetry.events import event
 
 
 class CorruptCheckpointError(Exception):
@@ -7,3 +12,16 @@ class CorruptCheckpointError(Exception):
 
 class NotSavedError(OSError):
     """The last state could not be saved."""
+
+
+@contextmanager
+def reporting_leftovers(step: int) -> Iterator[None]:
+    """Report an OSError of a block that deletes what a complete checkpoint replaces: the checkpoint is saved.
+
+    Args:
+        step: the step of the complete checkpoint.
+    """
+    try:
+        yield
+    except OSError as error:
+        event("not_deleted", step=step, reason=str(error), help="the next save tries again")

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -129,8 +130,9 @@ def _create(folder: Path, number: int, writer: Writer) -> bool:
         files.sync_folder(folder)
     except OSError:
         files.remove(new)
-        if max(markers(folder), default=0) >= number:
-            return False
+        with suppress(OSError):
+            if max(markers(folder), default=0) >= number:
+                return False
         raise
     return max(markers(folder)) == number
 

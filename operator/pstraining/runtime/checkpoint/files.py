@@ -92,7 +92,7 @@ def replace_folder(new: Path, final: Path, *, aside: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove the file or folder with this name, and ignore errors: NFS keeps open files for a while."""
-    if path.is_dir() and not path.is_symlink():
+    if os.path.isdir(path) and not os.path.islink(path):  # Path's methods raise errors of a volume
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

@@ -215,6 +215,13 @@ class Saver:
             return None, "there is no earlier checkpoint"
         return newest, f"the newest checkpoint has step {newest}"
 
+    def _size(self, step: int) -> int | None:
+        """Return the bytes of a checkpoint that is saved; None if they cannot be read at present."""
+        try:
+            return self.checkpoints.size(step)
+        except (OSError, CorruptCheckpointError):  # a later chief may have deleted it: the next save reports that
+            return None
+
     def _save(self, state: StateBlocks) -> None:
         kept, apart = (self._kept, self._kept_as_ended, self._kept_apart), _apart(state)
         if (state.step, state.ended_early, apart) != kept:
@@ -224,7 +231,7 @@ class Saver:
             self._kept, self._kept_as_ended, self._kept_apart = state.step, state.ended_early, apart
             is_full = not isinstance(state, WritesParts) or state.base is None
             self._incremental = 0 if is_full else self._incremental + 1
-            self._counters.saved(state.step, self._cost, self.checkpoints.size(state.step))
+            self._counters.saved(state.step, self._cost, self._size(state.step))
             how = {"full": is_full} if self._full_every > 1 else {}
             event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3), **how)
         self._last, self._failures = self._clock(), 0

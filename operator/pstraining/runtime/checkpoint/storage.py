@@ -24,7 +24,7 @@ from typing import IO, Final, TypeVar
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, reporting_leftovers
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.parts import SavedParts, WritesParts, write_parts
@@ -188,12 +188,11 @@ class Checkpoints:
         self._sweep(own.number)
         try:
             return self._write(state, term, layout, own, last)
-        except OSError:
-            own.check()  # a later chief deletes the files of an earlier one's save: report that instead
-            self._sweep(own.number)
-            raise
-        except Exception:  # the state could not be read, such as after the loss of a server
-            self._sweep(own.number)
+        except Exception as error:  # also of the state's blocks, such as after the loss of a server
+            with suppress(OSError):  # the first error names the cause; the next save deletes what is left
+                if isinstance(error, OSError):
+                    own.check()  # a later chief deletes the files of an earlier one's save: report that instead
+                self._sweep(own.number)
             raise
 
     def size(self, step: int) -> int:
@@ -220,7 +219,8 @@ class Checkpoints:
             own.check()
             temporary.replace(self.folder / name)
         except OSError:
-            own.check()
+            with suppress(OSError):
+                own.check()
             raise
         finally:
             files.remove(temporary)
@@ -249,9 +249,11 @@ class Checkpoints:
             own.check()
             files.replace_folder(temporary, final, aside=aside)
         except OSError:
-            own.check()
-            if aside.exists() and not final.exists():
-                os.rename(aside, final)
+            with suppress(OSError):
+                own.check()
+            with suppress(OSError):
+                if aside.exists() and not final.exists():
+                    os.rename(aside, final)
             raise
         finally:
             files.remove(temporary)
@@ -331,11 +333,12 @@ class Checkpoints:
         own.check()
         files.replace_folder(temporary, final, aside=self.folder / naming.aside(own.number, final.name))
         files.sync_folder(self.folder)
-        own.check()
-        found = self._found()
-        for other in naming.superfluous(found, written=key, keep=self._keep):
-            files.remove(found[other])
-        self._sweep(own.number)
+        with reporting_leftovers(key.step):
+            own.check()
+            found = self._found()
+            for other in naming.superfluous(found, written=key, keep=self._keep):
+                files.remove(found[other])
+            self._sweep(own.number)
         if self._links and parts and isinstance(state, WritesParts):
             self._last = SavedParts(state.copy, str(final), parts)
         return final

@@ -139,7 +139,8 @@ class ChiefCounters:
     checkpoint_step: int = 0
     checkpoint_seconds: float = 0.0
     """Seconds that the last checkpoint took."""
-    checkpoint_bytes: int = 0
+    checkpoint_bytes: int | None = 0
+    """Bytes of the last checkpoint; None if unknown."""
     checkpoint_time: float | None = None
     """Time of the last checkpoint, in seconds since 1970."""
     checkpoint_interval: float | None = None
@@ -168,8 +169,8 @@ class ChiefCounters:
         self.takeovers += lost
         self.replicated = whole
 
-    def saved(self, step: int, seconds: float, size: int) -> None:
-        """Record a checkpoint that was written. `size`: in bytes."""
+    def saved(self, step: int, seconds: float, size: int | None) -> None:
+        """Record a checkpoint that was written. `size`: in bytes; None if unknown."""
         self.checkpoints += 1
         self.checkpoint_step, self.checkpoint_seconds, self.checkpoint_time = step, seconds, time.time()
         self.checkpoint_bytes = size

@@ -62,6 +62,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "A checkpoint could not be written. Training continues, and the chief tries again."
     ),
     "checkpoint_unreadable": EventText(_CHIEF, "A checkpoint is damaged; the chief uses the previous one."),
+    "not_deleted": EventText(
+        _CHIEF,
+        "A checkpoint was written, but earlier ones could not be deleted. The next save tries again.",
+        "See `reason`; credentials for a bucket must be able to delete.",
+    ),
     "not_saved": EventText(
         _CHIEF,
         "The last state or the result could not be written, and the chief fails. If the save was for another number of "

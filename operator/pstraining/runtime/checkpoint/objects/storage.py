@@ -21,7 +21,7 @@ from typing import IO, Final, cast
 from pstraining.runtime.checkpoint import arrays, manifest, naming
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, reporting_leftovers
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.objects import keys
@@ -141,7 +141,8 @@ class BucketCheckpoints:
             Exception: the state's blocks could not be read.
         """
         own, (last, self._last) = self._own(), (self._last, None)
-        self._sweep(own.number)
+        with suppress(OSError):  # it repeats the end of the last save, which has reported the error
+            self._sweep(own.number)
         try:
             return self._write(state, term, layout, own, last)
         except Exception:
@@ -230,8 +231,9 @@ class BucketCheckpoints:
         content = manifest.encode(key, term, entries, parts, layout, segments)
         own.check()
         self._bucket.put(attempt.manifest, content)
-        own.check()
-        self._retire(attempt, own.number)
+        with reporting_leftovers(key.step):
+            own.check()
+            self._retire(attempt, own.number)
         if self._links and parts and isinstance(state, WritesParts):
             self._last = SavedParts(state.copy, attempt.folder, parts)
         return f"{self.location}/{attempt.folder}"
