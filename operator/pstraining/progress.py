@@ -331,6 +331,18 @@ class ProgressReporter:
 _reporter: ProgressReporter | None = None
 
 
+def _after_fork() -> None:
+    """Let a forked process report with a thread of its own, as the one of its parent is not in it."""
+    global _reporter  # noqa: PLW0603 - see `report`
+    if _reporter is not None:
+        atexit.unregister(_reporter.close)  # its lock may be held for good, by that thread
+        _reporter = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def report(**progress: Any) -> None:
     """Report progress; the arguments are the fields of `Progress`.
 

@@ -271,3 +271,26 @@ def test_steps_may_be_short_numbers_of_numpy() -> None:
     """A hundred times the step is more than int32 holds."""
     step: Any = np.int32(30_000_000)
     assert Progress(step=step, steps=60_000_000).content()["progressPercentage"] == 50
+
+
+def test_a_forked_process_reports_as_well() -> None:
+    """The thread that sends reports is not in it; a report that the parent sends last is sent once."""
+    program = (
+        "import os, time\n"
+        "from pstraining import progress\n"
+        "def send(self, newest):\n"
+        "    print(os.getpid() == parent, newest['step'], flush=True)\n"
+        "parent, progress.ProgressReporter._send = os.getpid(), send\n"
+        "progress.report(step=1)\n"
+        "time.sleep(0.2)\n"
+        "progress.report(step=2)\n"
+        "if child := os.fork():\n"
+        "    os.waitpid(child, 0)\n"
+        "else:\n"
+        "    progress.report(step=3)\n"
+    )
+    environment = {**os.environ, contract.ENV_SERVER_URL: "https://127.0.0.1:1/progress"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment, timeout=60
+    )
+    assert ended.stdout.splitlines() == ["True 1", "False 3", "True 2"]
