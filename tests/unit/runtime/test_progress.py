@@ -19,7 +19,7 @@ from pstraining import progress
 from pstraining.api import contract
 from pstraining.progress import MILESTONE_SECONDS, PERIOD_SECONDS, Progress, ProgressReporter, due_in
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.telemetry.progress import STALL_SECONDS, Rate, Seen, StallDetector, StepReports
+from pstraining.runtime.telemetry.progress import STALL_SECONDS, Rate, Seen, StallDetector, StepReports, show
 
 
 class Clock:
@@ -105,6 +105,14 @@ def test_a_terminal_has_one_line_with_a_bar_that_other_lines_replace() -> None:
     plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert plain.splitlines()[:2] == ["step 1/4", "step 2/4"]
     assert "\x1b" not in plain
+
+
+def test_progress_is_printed_to_a_stream_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that also writes to a file, and has no other methods."""
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append, flush=lambda: None))
+    show("step 1/4", 0.25)
+    assert written == ["step 1/4\n"]
 
 
 def test_an_event_is_json_also_for_a_loss_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,7 +218,7 @@ def _amount(number: float) -> str:
 
 def show(text: str, fraction: float | None) -> None:
     """Print the job's progress: on a terminal by rewriting one line with a bar, elsewhere as a new line."""
-    if not sys.stdout.isatty():
+    if not getattr(sys.stdout, "isatty", bool)():  # a program's own stream may have no more than `write` and `flush`
         say(text)
         return
     columns = shutil.get_terminal_size().columns - 1
