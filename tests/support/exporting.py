@@ -53,6 +53,28 @@ def export_by_key(folder: Path) -> dict[str, Any]:
     return predicted
 
 
+def export_towers(folder: Path) -> Any:
+    """Export a model of two models whose layers have the same names; return its predictions."""
+    import keras
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model import export
+
+    inputs, towers = [], []
+    for number, name in enumerate(("users", "items")):
+        layer = Embedding(None, 2, name="table")
+        tower = keras.Sequential([keras.Input((1,), dtype="int64"), layer, keras.layers.Flatten()], name=name)
+        assert layer.known is not None
+        layer.known.rows.assign(np.arange(4.0).reshape(2, 2) + 10 * number)
+        layer.known.keys.assign(np.array([5, 6 + number], np.int64))
+        inputs.append(keras.Input((1,), dtype="int64"))
+        towers.append(tower(inputs[-1]))
+    model = keras.Model(inputs, keras.layers.Concatenate()(towers))
+    samples = [[[5], [6], [7]]] * 2
+    export.save_model(model, _with_inputs(folder / "towers", samples))
+    return model.predict([np.asarray(one) for one in samples], verbose=0).tolist()
+
+
 def export_clicks(folder: Path) -> Any:
     """Export the model and return its predictions."""
     from pstraining.runtime.model import export
@@ -98,7 +120,8 @@ def _with_inputs(folder: Path, inputs: Any) -> Path:
 
 def export_tables(folder: Path) -> dict[str, Any]:
     """Export every model with tables; return each model's predictions, and the errors of `refused`."""
-    found = {"clicks": export_clicks(folder), "words": export_words(folder), **export_by_key(folder)}
+    found = {"clicks": export_clicks(folder), "words": export_words(folder), "towers": export_towers(folder)}
+    found |= export_by_key(folder)
     return {**found, "refused": refused(folder)}
 
 

@@ -57,7 +57,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     """
     folder = tmp_path_factory.mktemp("exported")
     expected = printed("-m", "tests.support.exporting", "tables", str(folder))
-    names = ["clicks", "words", "keys", "empty"]
+    names = ["clicks", "words", "towers", "keys", "empty"]
     return expected, dict(zip(names, all_loaded(*(folder / name for name in names)), strict=True))
 
 
@@ -73,7 +73,7 @@ def test_layers_keep_the_vocabularies_that_they_have_learnt(exported: Any) -> No
 
 def test_rows_by_key_become_a_lookup_of_keras(exported: Any) -> None:
     expected, found = exported
-    for name in ("keys", "empty"):
+    for name in ("keys", "empty", "towers"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
 
 

@@ -5,7 +5,7 @@ servers.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -18,6 +18,8 @@ from pstraining.runtime.model.partition import Array
 
 LARGEST_BYTES: Final = 1 << 30
 """Maximum bytes of weights in an exported model: the export needs memory for two further copies."""
+KEYS, ROWS = "keys", "rows"
+"""What the layers contain that replace one with rows by key."""
 _OURS: Final = "pstraining>Embedding"
 """The name under which `embedding.Embedding` is registered."""
 _SAME: Final = ("name", "trainable", "dtype", "input_dim", "output_dim", "embeddings_initializer")
@@ -63,22 +65,27 @@ def plain(model: keras.Model) -> keras.Model:
     A layer with rows by key becomes an `IntegerLookup` and a `keras.layers.Embedding`, whose row 0 is that of unknown
     keys.
     """
-    dynamic = {layer.name: layer for layer in _dynamic(model)}
+    dynamic = _dynamic(model)
     compiled, model.compiled = model.compiled, False  # else a loss and a schedule would need a config
+    for number, layer in enumerate(dynamic):  # layers of nested models may have the same name
+        layer.number = number
     try:
         config = _with_keras_layers(keras.saving.serialize_keras_object(model), dynamic)
     finally:
         model.compiled = compiled
+        for layer in dynamic:
+            layer.number = None
     config.pop("compile_config", None)  # present if the class overrides `get_compile_config`
     made = keras.saving.deserialize_keras_object(config, safe_mode=False)  # the model is from this process
-    by_key = {id(table) for layer in made._flatten_layers() if layer.name in dynamic for table in layer.weights}
+    tables = {_name(ROWS, number): layer for number, layer in enumerate(dynamic)}
+    lookups = {_name(KEYS, number) for number in range(len(dynamic))}
+    by_key = {id(table) for layer in made._flatten_layers() if layer.name in tables for table in layer.weights}
     for own, other in zip([one for one in made.weights if id(one) not in by_key], model.weights, strict=True):
         own.assign(other)
     for layer in made._flatten_layers():
-        if layer.name in dynamic:
-            layer.weights[0].assign(_rows(dynamic[layer.name]))
-    lookups = {id(inner) for layer in made._flatten_layers() if layer.name in dynamic for inner in _with_assets(layer)}
-    adapted = [layer for layer in _with_assets(made) if id(layer) not in lookups]
+        if layer.name in tables:
+            layer.weights[0].assign(_rows(tables[layer.name]))
+    adapted = [layer for layer in _with_assets(made) if layer.name not in lookups]
     for own, other in zip(adapted, _with_assets(model), strict=True):
         _copy_assets(other, own)
     return made
@@ -104,13 +111,18 @@ def _dynamic(model: keras.Model) -> list[keras.layers.Layer]:
     return [layer for layer in model._flatten_layers() if getattr(layer, "known", None) is not None]
 
 
-def _lookup(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Return the config of Keras's layers that look up the rows that a layer knows."""
+def _name(kind: str, number: int) -> str:
+    """Return the name of a layer that replaces a numbered one."""
+    return f"pstraining_{kind}_{number}"
+
+
+def _lookup(layer: keras.layers.Layer, number: int) -> dict[str, Any]:
+    """Return the config of Keras's layers that look up the rows that a numbered layer knows."""
     keys = layer.known.keys.numpy().tolist() or [0]  # Keras needs one key; it gets the row of unknown keys
     known = set(keys)
     unused = next(key for key in itertools.count(-1, -1) if key not in known)
-    found = keras.layers.IntegerLookup(vocabulary=keys, oov_token=unused)
-    own = keras.layers.Embedding(len(keys) + 1, layer.output_dim, dtype=layer.dtype_policy)
+    found = keras.layers.IntegerLookup(vocabulary=keys, oov_token=unused, name=_name(KEYS, number))
+    own = keras.layers.Embedding(len(keys) + 1, layer.output_dim, dtype=layer.dtype_policy, name=_name(ROWS, number))
     config: dict[str, Any] = keras.saving.serialize_keras_object(keras.Sequential([found, own], name=layer.name))
     return config
 
@@ -121,14 +133,14 @@ def _rows(layer: keras.layers.Layer) -> Array:
     return rows if len(rows) > 1 else np.repeat(rows, 2, 0)
 
 
-def _with_keras_layers(config: Any, dynamic: Mapping[str, keras.layers.Layer]) -> Any:
+def _with_keras_layers(config: Any, dynamic: Sequence[keras.layers.Layer]) -> Any:
     if isinstance(config, list | tuple):
         return type(config)(_with_keras_layers(part, dynamic) for part in config)
     if not isinstance(config, dict):
         return config
     if config.get("registered_name") == _OURS:
-        if config["config"]["name"] in dynamic:
-            return {**config, **_lookup(dynamic[config["config"]["name"]])}
+        if (number := config["config"].get("number")) is not None:
+            return {**config, **_lookup(dynamic[number], number)}
         own = {name: value for name, value in config["config"].items() if name in _SAME}
         config = {**config, "module": "keras.layers", "registered_name": None, "config": own}
     return {name: _with_keras_layers(value, dynamic) for name, value in config.items()}

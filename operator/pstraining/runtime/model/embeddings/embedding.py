@@ -73,6 +73,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embeddings: KerasVariable | None = None
         self.known: KnownRows | None = None
         """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
+        self.number: int | None = None
+        """The number of the layer, which its config has while the model is exported; None at other times."""
         self.row_policy = RowPolicy(_python(max_rows), _python(min_count), _python(expire_after))
         """The rule that decides which keys have rows."""
         self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
@@ -160,7 +162,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """Return the layer's configuration."""
         initializer = keras.initializers.serialize(self.embeddings_initializer)
         own = {"input_dim": self.input_dim, "output_dim": self.output_dim, "embeddings_initializer": initializer}
-        return {**super().get_config(), **own, **self.row_policy.given()}
+        numbered = {} if self.number is None else {"number": self.number}
+        return {**super().get_config(), **own, **self.row_policy.given(), **numbered}
 
 
 @dataclass
