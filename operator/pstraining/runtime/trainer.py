@@ -10,7 +10,7 @@ from pstraining.runtime.chief.shutdown import HELD_BACK, GracefulStop
 from pstraining.runtime.config import arguments
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.devices import by_type
-from pstraining.runtime.config.loading import loading
+from pstraining.runtime.config.loading import check_backend, loading
 from pstraining.runtime.config.server import become_server
 from pstraining.runtime.config.settings import (
     CheckpointSettings,
@@ -168,6 +168,7 @@ class Trainer:
             raise SettingsError(
                 "training.epochs: only data from Ranges or Files has epochs of its own; give steps, or steps_per_epoch"
             )
+        check_backend()
         settings = {"training": training, "checkpoint": checkpoint}
         outputs.history.settings = {n: s.model_dump(mode="json", by_alias=True) for n, s in settings.items()}
         sockets.set_environment()
