@@ -341,6 +341,8 @@ def test_tables_that_cannot_have_rows_by_key_are_rejected(client: Any) -> None:
         rig_of(client, ps=1, workers=2, mode="Hybrid")
     with pytest.raises(ModelError, match=r"GlorotUniform cannot be used with input_dim=None, .*; use RandomUniform"):
         Embedding(None, 2, embeddings_initializer="glorot_uniform")
+    half = keras.initializers.Constant(np.float32(0.5))  # a number of NumPy is one, too
+    assert Embedding(None, 2, embeddings_initializer=half).row_initializer("").mean == 0.5
     with pytest.raises(ModelError, match="layer items: input_dim=None can only be trained on parameter servers; run"):
         model()(np.zeros((1, FEATURES), np.int64), training=True)
     stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)

@@ -1,5 +1,6 @@
 """Embedding tables on real parameter servers equal Keras's own layer, and only touched rows change."""
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,20 @@ def test_indices_that_come_as_floats_name_the_same_rows(policy: str) -> None:
     with tf.GradientTape() as tape, looking_up(Lookups(tape, fetch)):
         np.testing.assert_array_equal(tf.cast(layer(ids), tf.float32), tf.cast(plain(ids), tf.float32))
     assert asked == [257, 4099]
+
+
+def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
+    """A fraction, such as half of a vocabulary's size, lost its remainder, and the last index was outside."""
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model.errors import ModelError
+
+    made: Any = Embedding
+    for name, wrong in itertools.product(("input_dim", "output_dim"), (2.5, 0, -3, "x", float("nan"), float("inf"))):
+        with pytest.raises(ModelError, match=rf"layer \w+: {name} must be a whole number of at least 1, not {wrong!r}"):
+            made(**{"input_dim": 4, "output_dim": 4, name: wrong})
+    layer = made(1e3, np.int32(2))
+    assert (layer.input_dim, layer.output_dim) == (1000, 2)
+    assert {type(layer.input_dim), type(layer.output_dim)} == {int}
 
 
 def test_keys_that_are_floats_and_indices_that_are_not_dense_are_refused() -> None:

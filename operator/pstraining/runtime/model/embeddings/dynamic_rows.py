@@ -5,6 +5,7 @@ Every task computes both from the key only, with integers: the order in which ke
 
 import hashlib
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Final
 
 import keras
@@ -123,8 +124,8 @@ class RowInitializer:
             low, high, given = initializer.minval, initializer.maxval, getattr(initializer, "_init_seed", None)
         elif isinstance(initializer, kinds.Zeros | kinds.Ones):
             low = high = float(isinstance(initializer, kinds.Ones))
-        elif isinstance(initializer, kinds.Constant) and isinstance(initializer.value, int | float):
-            low = high = initializer.value
+        elif isinstance(initializer, kinds.Constant) and isinstance(initializer.value, Real):
+            low = high = float(initializer.value)
         else:
             raise ModelError(
                 f"layer {layer}: embeddings_initializer={type(initializer).__name__} cannot be used with "

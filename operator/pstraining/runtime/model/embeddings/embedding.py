@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import SupportsInt, TypeVar, cast
 
 import keras
 import numpy as np
@@ -68,7 +68,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     ) -> None:
         super().__init__(**kwargs)
         self.autocast = False  # as in Keras's layer: half precision would round indices that come as floats
-        self.input_dim, self.output_dim = None if input_dim is None else int(input_dim), int(output_dim)
+        self.input_dim = None if input_dim is None else _size(f"layer {self.name}: input_dim", input_dim)
+        self.output_dim = _size(f"layer {self.name}: output_dim", output_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings: KerasVariable | None = None
         self.known: KnownRows | None = None
@@ -185,6 +186,25 @@ class Lookups:
         self.tape.watch(rows)
         self.found.append((layer, unique, rows))
         return tf.reshape(tf.gather(rows, place), tf.concat([tf.shape(indices), [layer.output_dim]], 0))
+
+
+def _size(what: str, given: object) -> int:
+    """Return a size of a table, which may be a number of any library, such as 1e6.
+
+    Args:
+        what: the layer and the argument, for the error.
+        given: the program's argument.
+
+    Raises:
+        ModelError: it is not a whole number of at least 1.
+    """
+    try:
+        number = int(cast("SupportsInt", given))
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    if number < 1 or number != given:
+        raise ModelError(f"{what} must be a whole number of at least 1, not {given!r}")
+    return number
 
 
 def _python(number: _Number) -> _Number:
