@@ -9,6 +9,7 @@ from tests.e2e.test_scaling_hot import containers, has
 from tests.support.examples import Example
 from tests.support.hot_standby import SPEC
 from tests.support.kube import Kube, job_condition, wait_for
+from tests.support.soak_marks import in_all, some
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
@@ -27,10 +28,19 @@ def is_rescaled(example: Example, shards: int) -> bool:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.minutes
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Sync", "Async"],
+        lambda mode: mode == "Sync",
+        in_all("tests/training/test_runtime_update_pause.py::test_no_update_is_sent_in_a_pause_until_it_ends"),
+    ),
+)
 def test_training_continues_on_another_number_of_servers_without_a_restart(
-    kube: Kube, namespace: str, shared: Path
+    kube: Kube, namespace: str, shared: Path, mode: str
 ) -> None:
     spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}, "checkpoint": {"intervalSeconds": 3600, "keep": 100}}
+    spec["training"] = {**SPEC["training"], "mode": mode}
     example = Example.start(kube, namespace, "digits", shared, spec, paced=True)
     example.wait_trained()
     wait_for(partial(has, example, "standbySummary", "1/1"), "the standby is in sync", 180)
