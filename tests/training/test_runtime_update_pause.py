@@ -37,7 +37,7 @@ def pause(rig: Rig, pausing: Any) -> None:
 def all_step_on(runners: list[Runner]) -> None:
     before = [runner.made for runner in runners]
     for runner, made in zip(runners, before, strict=True):
-        wait_for(lambda: runner.made > made + 1, "more steps", every=0.01)  # noqa: B023 - waited for here
+        wait_for(lambda: runner.made > made + 1, "more steps", 15, every=0.01)  # noqa: B023 - less than a pause
 
 
 def test_no_update_is_sent_in_a_pause_until_it_ends(client: Any) -> None:
@@ -53,7 +53,7 @@ def test_no_update_is_sent_in_a_pause_until_it_ends(client: Any) -> None:
         assert steps(rig) == before
         assert len(set(before)) == 1, "every update is on all members"
         assert pausing._partly_applied(rig.control) == []
-        pausing._begin_pause(rig.control, SESSION.fence, 0.0)
+        pausing.end()
         all_step_on(runners)
 
 
@@ -74,8 +74,10 @@ def test_a_worker_without_a_step_postpones_the_change(client: Any, monkeypatch: 
     assert rig.workers[1].step(batches(1)).session_valid
     with beating(rig, 0), beating(rig, 1), running(rig.workers[0]) as other:
         all_step_on([other])
+        pausing = transfer(rig)
         with pytest.raises(LayoutPostponedError, match="worker-1 completed no step"):
-            pause(rig, transfer(rig))
+            pause(rig, pausing)
+        pausing.end()
         all_step_on([other])
 
 

@@ -78,6 +78,8 @@ class LayoutTransfer:
         self.source, self._target, self._fence = source, target, fence
         self._moves = TableMoves(source.parts, target.parts)
         self._pause = source.store.updates.pause
+        self._paused: tuple[StoreAdmin, int] | None = None
+        """The servers and the fence under which updates were paused last."""
         self._carry: dict[tuple[StoreAdmin, StoreAdmin], TracedFunction] = {}
         self._name = 0
         self._copied: _Copied | None = None
@@ -128,6 +130,8 @@ class LayoutTransfer:
     def complete_updates(self, source: StoreAdmin, fence: int, hold: Callable[[], None]) -> None:
         """Let workers complete the updates that they have sent, where servers apply updates independently.
 
+        No worker sends a new one until `end`, or for `PAUSE_SECONDS`.
+
         Args:
             source: the servers that have the state.
             fence: their fence.
@@ -139,11 +143,11 @@ class LayoutTransfer:
         """
         if self._pause is None:
             return
+        self._paused = source, fence
         self._begin_pause(source, fence, PAUSE_SECONDS)
         until = time.monotonic() + PAUSE_SECONDS
         while workers := self._not_waiting(source):
             if time.monotonic() > until:
-                self._begin_pause(source, fence, 0.0)
                 raise LayoutPostponedError(f"{_named(workers)} completed no step within {PAUSE_SECONDS:.0f} s")
             hold()
             time.sleep(WAIT_SECONDS)
@@ -186,8 +190,12 @@ class LayoutTransfer:
         target.set_learning_rates(fence, copied.source.learning_rates())
 
     def end(self) -> None:
-        """Let the sources record no more, as far as they answer."""
+        """Let the sources record no more and workers send updates again, as far as the servers answer."""
         self._copied = None
+        if self._paused:  # under another fence, the pause is over
+            with suppress(ShardLostError, FencedError):
+                self._begin_pause(*self._paused, 0.0)
+            self._paused = None
         if self._name:
             with suppress(ShardLostError):  # the record ends with the process
                 self._moves.end()
