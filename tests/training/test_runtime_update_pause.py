@@ -52,7 +52,7 @@ def test_no_update_is_sent_in_a_pause_until_it_ends(client: Any) -> None:
             assert rig.store.read()[0].step == asked
         assert steps(rig) == before
         assert len(set(before)) == 1, "every update is on all members"
-        assert pausing._partly_applied(rig.control) == []
+        assert pausing._partly_applied(pausing._pause, rig.control) == []
         pausing.end()
         all_step_on(runners)
 
@@ -85,6 +85,6 @@ def test_an_update_on_some_members_is_found(client: Any) -> None:
     rig = started(client)
     assert bind(rig, PRIMARIES).step(batches(1)).session_valid
     pausing = transfer(rig)
-    assert pausing._partly_applied(rig.control) == [0]
+    assert pausing._partly_applied(pausing._pause, rig.control) == [0]
     with pytest.raises(LayoutPostponedError, match="lack the last update of worker-0"):
         pausing.copy(rig.control, SESSION.fence)

@@ -99,6 +99,14 @@ class Queues(Platform):
         return self.served.pop(0)
 
 
+async def examined(queues: Queues, setting: str = "true") -> main.Operator:
+    """Return an operator with this setting for queues that has examined the API server."""
+    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": setting})
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, queues), asyncio.Event())
+    await operator._wait_for_platform()
+    return operator
+
+
 @pytest.mark.parametrize(
     ("setting", "served", "expected"),
     [("false", (), KueueSupport.OFF), ("true", (True,), KueueSupport.ON), ("true", (False,), KueueSupport.MISSING)],
@@ -106,18 +114,14 @@ class Queues(Platform):
 async def test_jobs_queue_where_the_setting_and_the_api_server_allow_it(
     setting: str, served: tuple[bool, ...], expected: KueueSupport
 ) -> None:
-    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": setting})
-    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, Queues(*served)), asyncio.Event())
-    await operator._wait_for_platform()
+    operator = await examined(Queues(*served), setting)
     assert operator.watch_state.installation.kueue is expected
 
 
 async def test_the_operator_restarts_once_kueue_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "KUEUE_POLL_SECONDS", 0.0)
-    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": "true"})
     queues = Queues(False, False, True)
-    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, queues), asyncio.Event())
-    await operator._wait_for_platform()
+    operator = await examined(queues)
     await operator._wait_for_queues()
     assert operator.stop.is_set()
     assert queues.served == []
@@ -125,10 +129,8 @@ async def test_the_operator_restarts_once_kueue_is_installed(monkeypatch: pytest
 
 async def test_the_operator_restarts_once_kueue_is_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "KUEUE_POLL_SECONDS", 0.0)
-    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": "true"})
     queues = Queues(True, False, True)
-    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, queues), asyncio.Event())
-    await operator._wait_for_platform()
+    operator = await examined(queues)
     waiting = asyncio.create_task(operator._wait_for_queues())
     await asyncio.sleep(0.01)
     assert not waiting.done()

@@ -19,7 +19,9 @@ from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.carried_state import read_carried, write_carried
+from pstraining.runtime.ps.member import UpdatePause
 from pstraining.runtime.ps.record import partly_applied
+from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import int64
 from pstraining.runtime.replication.view import LayoutPostponedError
 from pstraining.runtime.transport.client import ShardLostError
@@ -141,12 +143,12 @@ class LayoutTransfer:
             FencedError: a server is under another fence.
             LayoutPostponedError: an update takes too long.
         """
-        if self._pause is None:
+        if (pause := self._pause) is None:
             return
         self._paused = source, fence
-        self._begin_pause(source, fence, PAUSE_SECONDS)
+        self._begin_pause(pause, source, fence, PAUSE_SECONDS)
         until = time.monotonic() + PAUSE_SECONDS
-        while workers := self._not_waiting(source):
+        while workers := self._not_waiting(pause, source):
             if time.monotonic() > until:
                 raise LayoutPostponedError(f"{_named(workers)} completed no step within {PAUSE_SECONDS:.0f} s")
             hold()
@@ -164,7 +166,7 @@ class LayoutTransfer:
             LayoutPostponedError: a worker's last update is on some servers only; or see `advance`.
         """
         self._check(source)
-        if self._pause and (workers := self._partly_applied(source)):
+        if self._pause and (workers := self._partly_applied(self._pause, source)):
             raise LayoutPostponedError(f"some servers lack the last update of {_named(workers)}")
         self._copied = _Copied(self._rest(source, fence), source, fence, abs(source.store.read()[0].generation))
 
@@ -192,9 +194,9 @@ class LayoutTransfer:
     def end(self) -> None:
         """Let the sources record no more and workers send updates again, as far as the servers answer."""
         self._copied = None
-        if self._paused:  # under another fence, the pause is over
+        if self._pause and self._paused:  # under another fence, the pause is over
             with suppress(ShardLostError, FencedError):
-                self._begin_pause(*self._paused, 0.0)
+                self._begin_pause(self._pause, *self._paused, 0.0)
             self._paused = None
         if self._name:
             with suppress(ShardLostError):  # the record ends with the process
@@ -207,9 +209,7 @@ class LayoutTransfer:
 
     def _rest(self, source: StoreAdmin, fence: int, *, is_consistent: bool = True) -> _Rest:
         """Return the state that passes through the chief; see `StateCopies.at_rest`."""
-        state = source.copies.at_rest(
-            fence, self._moves.names, is_consistent=is_consistent, is_lockstep=self._pause is None
-        )
+        state = source.copies.at_rest(fence, self._moves.names, is_consistent=is_consistent)
         return _Rest(state, source.parts.places.entries)
 
     def _begin_moves(self, state: _Rest, fence: int, hold: Callable[[], None]) -> None:
@@ -233,37 +233,35 @@ class LayoutTransfer:
         target.restores.finish(fence, self._name, fresh=False)
         target.complete(fence, step=copied.state.step, generation=-copied.generation, done=0)
 
-    def _begin_pause(self, source: StoreAdmin, fence: int, seconds: float) -> None:
+    @staticmethod
+    def _begin_pause(pause: UpdatePause, source: StoreAdmin, fence: int, seconds: float) -> None:
         first = source.store.shards[0]
 
         def emit(fence: Tensor, seconds: Tensor) -> list[Tensor]:
-            return [source.client.to_local(self._pause.begin(first, fence, seconds))] if self._pause else []
+            return [source.client.to_local(pause.begin(first, fence, seconds))]
 
         function = source.parts.function("begin pause", emit)
         source.parts.demand_of(function, int64(fence), tf.constant(seconds, tf.float64))
 
-    def _not_waiting(self, source: StoreAdmin) -> list[int]:
+    @staticmethod
+    def _not_waiting(pause: UpdatePause, source: StoreAdmin) -> list[int]:
         """Return the live workers that may have an update under way, in ascending order."""
         first = source.store.shards[0]
-
-        def emit() -> list[Tensor]:
-            return [source.client.to_local(self._pause.not_waiting(first))] if self._pause else []
-
-        (found,) = source.client.call(source.parts.function("not waiting", emit))
-        workers: list[int] = found.tolist()
+        function = source.parts.function("not waiting", lambda: source.client.to_local(pause.not_waiting(first)))
+        workers: list[int] = source.client.call(function).tolist()
         return workers
 
-    def _partly_applied(self, source: StoreAdmin) -> list[int]:
+    @staticmethod
+    def _partly_applied(pause: UpdatePause, source: StoreAdmin) -> list[int]:
         """Return the registered workers whose last update some servers lack, in ascending order."""
 
-        def emit() -> list[Tensor]:
-            there = []
-            for shard in source.store.every:
-                with tf.device(shard.device):
-                    there.append(self._pause.applied(shard) if self._pause else tf.zeros([], tf.int64))
-            return [source.client.to_local(own) for own in there]
+        def emit_of(shard: Shard) -> Tensor:
+            with tf.device(shard.device):
+                numbers = pause.applied(shard)
+            return source.client.to_local(numbers)
 
-        found = source.client.call(source.parts.function("applied", emit))
+        function = source.parts.function("applied", lambda: [emit_of(shard) for shard in source.store.every])
+        found = source.client.call(function)
         return partly_applied([own.tolist() for own in found], source.registered().tolist())
 
     def _carry_over(self, source: StoreAdmin, target: StoreAdmin, fence: int) -> None:

@@ -57,11 +57,13 @@ class PushCompressor:
         self._commit = tf.function(self._emit_commit, autograph=False)
 
     def on(self, store: ParameterStore) -> "PushCompressor":
-        """Return the compressor for the servers of another layout.
+        """Return the compressor for other servers: this one for members of the same layout.
 
         Raises:
             ValueError: gradients are encoded, and the residual belongs to the present layout.
         """
+        if store.layout == self._store.layout:
+            return self
         if self.encodes:
             raise ValueError("the residual of encoded gradients cannot be moved to another layout")
         return PushCompressor(store, self._codecs)

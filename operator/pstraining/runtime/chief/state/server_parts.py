@@ -28,6 +28,8 @@ class ServerParts:
         self, store: ParameterStore, demand: Callable[..., None], learners: Sequence[int] | None = None
     ) -> None:
         self.client, self.demand_of = store.client, demand
+        self.is_lockstep = store.updates.follow is not None
+        """Whether all servers apply the same steps."""
         # Standbys in lockstep are equal to their primary after each step. A save from them leaves the primary's
         # processor, memory and network to the workers.
         in_lockstep = store.updates.member_round_ops is not None

@@ -203,16 +203,13 @@ class StateCopies:
                 self._parts.function("release", self._parts.emit_on_all(ShardParts.release)), int64(fence)
             )
 
-    def at_rest(
-        self, fence: int, without: Collection[str], *, is_consistent: bool = True, is_lockstep: bool = True
-    ) -> State:
+    def at_rest(self, fence: int, without: Collection[str], *, is_consistent: bool = True) -> State:
         """Return the state of servers that apply no steps, without some tensors; in memory.
 
         Args:
             fence: the chief's fence.
             without: names of the tensors.
             is_consistent: whether the values are to be those of one step; False while steps are applied.
-            is_lockstep: whether all servers apply the same steps.
 
         Raises:
             FencedError: a server is under another term, or the servers are at different steps.
@@ -231,7 +228,7 @@ class StateCopies:
         records = [ShardRecord.from_vector(record) for record, _ in taken]
         first = records[0]
         # Without lockstep, each server counts its own updates.
-        same = {(own.fence, own.generation, own.step if is_lockstep else first.step) for own in records}
+        same = {(own.fence, own.generation, own.step if self._parts.is_lockstep else first.step) for own in records}
         if is_consistent and same != {(fence, first.generation, first.step)}:
             raise FencedError("the servers are under another term, or at different steps")
         values = [dict(zip(numbers, own, strict=True)) for numbers, (_, own) in zip(wanted, taken, strict=True)]

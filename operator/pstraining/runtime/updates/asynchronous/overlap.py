@@ -79,7 +79,7 @@ class OverlappedUpdates(AsyncUpdates):
 
     def bind(self, store: ParameterStore) -> "OverlappedUpdates":
         """See `BoundUpdates`."""
-        computer, compressor = self._computer.bind(store), self._compressor_for(store)
+        computer, compressor = self._computer.bind(store), self._compressor.on(store)
         return OverlappedUpdates(
             self._shared, store, computer, bound=self._bound, blend=self._blend, compressor=compressor
         )

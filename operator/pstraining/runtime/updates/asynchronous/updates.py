@@ -134,7 +134,7 @@ class AsyncUpdates(BoundUpdates):
 
     def bind(self, store: ParameterStore) -> "AsyncUpdates":
         """See `BoundUpdates`."""
-        computer, compressor = self._computer.bind(store), self._compressor_for(store)
+        computer, compressor = self._computer.bind(store), self._compressor.on(store)
         return AsyncUpdates(
             self._shared,
             store,
@@ -144,11 +144,6 @@ class AsyncUpdates(BoundUpdates):
             blend=self._blend,
             compressor=compressor,
         )
-
-    def _compressor_for(self, store: ParameterStore) -> PushCompressor:
-        """Return the compressor for other members of the shards, or for another layout."""
-        same = store.layout == self._store.layout
-        return self._compressor if same else self._compressor.on(store)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace the functions of all formats, in a session that never exists; not needed if one call is a step."""

@@ -162,8 +162,7 @@ class SyncUpdates(BoundUpdates):
 
     def bind(self, store: ParameterStore) -> "SyncUpdates":
         """See `BoundUpdates`."""
-        same = store.layout == self._store.layout
-        compressor, computer = self._compressor if same else self._compressor.on(store), self._computer.bind(store)
+        compressor, computer = self._compressor.on(store), self._computer.bind(store)
         return SyncUpdates(self._shared, store, computer, config=self._config, compressor=compressor)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
