@@ -4,7 +4,8 @@ ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb th
 the file ORDERED_HASTE exists. ORDERED_EACH is the number of connections after which all processes are renewed at once.
 With ORDERED_PIECE, returning members receive the state in chunks of this number of bytes, as if the state were large.
 With ORDERED_TABLE the model has a table of some megabytes. With ORDERED_SUMS every update adds its gradient, which does
-not depend on the parameters, so their sum shows each batch that was lost or applied twice. ORDERED_PHASES is a folder:
+not depend on the parameters, so their sum shows each batch that was lost or applied twice; the value is the number of
+units, whose gradients are equal. ORDERED_PHASES is a folder:
 see `tests.support.layout_phases`.
 """
 
@@ -35,8 +36,9 @@ def model() -> Any:
         pixels = keras.Input((64,), dtype="int32")
         rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, 16, name="pixels")(pixels))
         return keras.Model(pixels, keras.layers.Dense(10, "softmax")(rows))
-    if os.environ.get("ORDERED_SUMS"):
-        return keras.Sequential([keras.Input((64,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    if units := os.environ.get("ORDERED_SUMS"):
+        dense = keras.layers.Dense(int(units), use_bias=False, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input((64,)), dense])
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10, "softmax")])
 
 
@@ -55,11 +57,13 @@ def optimizer() -> Any:
 def loss() -> Any:
     if not os.environ.get("ORDERED_SUMS"):
         return "sparse_categorical_crossentropy"
-    return lambda _, predicted: predicted[:, 0]  # its gradient is the batch's mean
+    import keras
+
+    return lambda _, predicted: keras.ops.sum(predicted, 1)  # its gradient for each unit is the batch's mean
 
 
 def sums(epochs: int) -> Any:
-    """Return the kernel after these epochs with ORDERED_SUMS. [64, 1]."""
+    """Return each column of the kernel after these epochs with ORDERED_SUMS. [64, 1]."""
     from sklearn.datasets import load_digits
 
     return -epochs * load_digits().data[:SIZE].sum(0)[:, np.newaxis] / 16 / BATCH

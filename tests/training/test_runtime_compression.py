@@ -159,6 +159,63 @@ def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) ->
     assert off < 0.1
 
 
+@pytest.mark.parametrize("pieces", [False, True])
+def test_workers_begin_with_the_parameters_that_were_restored(
+    client: Any, pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import keras
+
+    from pstraining.runtime.chief.state import server_parts
+
+    if pieces:
+        monkeypatch.setattr(server_parts, "PIECE_BYTES", 4096)
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.SGD(0.1),
+        ps=PS,
+        build=large,
+        mode="Sync",
+        compression={"push": "None", "pull": "TopK"},
+    )
+    assert rig.control.parts.is_small is not pieces
+    rig.start()
+    rig.workers[0]._fetch()
+    for path, value in rig.model.values().items():
+        np.testing.assert_array_equal(value, rig.initial[path], err_msg=path)
+
+
+def test_the_residual_moves_to_another_layout(client: Any) -> None:
+    """Everything that was lost before is sent after the move, by segments of other sizes, and in any format."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.compression.push import PushCompressor
+
+    one, three = (Rig(client, lambda: keras.optimizers.SGD(0.1), ps=ps, build=large).store for ps in (1, 3))
+    former = PushCompressor(one, [codec(Name.TOP_K), None])
+    given = [vector(number, tensor.size) for number, tensor in enumerate(one.model.tensors)]
+    sent = [np.zeros(tensor.size, np.float32) for tensor in one.model.tensors]
+
+    def send(wire: Any, store: Any, values: Any, fmt: int) -> Any:
+        parts, left = wire.encode(store.pack(values), fmt)
+        decoded = [wire.decode(shard, own, fmt) for shard, own in zip(store.shards, parts, strict=True)]
+        for total, came in zip(sent, store.unpack(decoded), strict=True):
+            np.add(total, np.reshape(came, -1), out=total)
+        return left
+
+    former.commit_residual(send(former, one, given, 0))
+    pending = send(former, one, [tf.zeros_like(value) for value in given], 0)
+    following = former.on(three)
+    assert following.on(three) is following
+    following.take_over()
+    following.commit_residual(pending)  # the servers have applied it, and the reply was lost
+    assert not following.is_plain(1)
+    following.commit_residual(send(following, three, [tf.zeros_like(value) for value in given], 1))
+    assert following.is_plain(1)
+    for total, value in zip(sent, given, strict=True):
+        np.testing.assert_allclose(total, value, rtol=1e-5)
+
+
 def with_one_to_spare(client: Any, compression: dict[str, str]) -> Rig:
     """Return workers of which a step needs all but one."""
     import keras

@@ -133,5 +133,46 @@ def test_asynchronous_updates_count_once_in_all_layouts(
         print(layouts(run), run.processes["chief"].events("layout_waits"))
         assert not run.processes["chief"].events("restored")
         assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
-    (kernel,) = [value for path, value in last(tmp_path / "run").variables.items() if path.endswith("kernel")]
-    np.testing.assert_allclose(kernel, deterministic_program.sums(LONGER), atol=0.02)
+    np.testing.assert_allclose(kernel(tmp_path / "run"), deterministic_program.sums(LONGER), atol=0.02)
+
+
+@in_all("tests/training/test_runtime_compression.py::test_the_residual_moves_to_another_layout")
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"mode": "Sync", "orderedSums": True, "compression": {"push": "Int8", "pull": "TopK"}},
+        {"mode": "Async", "compression": {"push": "Int8"}, "overlapCommunication": True},
+        {"mode": "Async", "compression": {"push": "Int8", "pull": "Bf16"}, "localSteps": 2},
+    ],
+    ids=str,
+)
+def test_compressed_and_local_steps_count_once_in_all_layouts(
+    tmp_path: Path, haste: Path, monkeypatch: pytest.MonkeyPatch, training: dict[str, Any]
+) -> None:
+    """The sum of all updates is right but for the last residuals."""
+    monkeypatch.setenv("ORDERED_SUMS", "1100")  # units: each server has a segment that is encoded
+    with elastic(tmp_path / "run", epochs=LONGER, **training) as run:
+        until(run, lambda: step(run) > 0, "training")
+        for shards in (4, 3):
+            lead_to(run, shards)
+        haste.touch()
+        assert finished(run, LONG) == 0, transcript(run)
+        print(layouts(run), run.processes["chief"].events("layout_waits"))
+        assert not run.processes["chief"].events("restored")
+        assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
+    if training["mode"] == "Async":
+        share = 1 / 2 if "localSteps" in training else 1  # a worker's part of a step of both
+        expected = share * deterministic_program.sums(LONGER)
+    else:
+        with elastic(tmp_path / "undisturbed", epochs=LONGER, **{**training, "compression": {}}) as run:
+            assert finished(run, LONG) == 0, transcript(run)
+        expected = kernel(tmp_path / "undisturbed")
+    off = kernel(tmp_path / "run") - expected
+    print(off.min(), off.max(), off.std(), expected.min(), expected.max())
+    assert np.abs(off).max() < 0.1
+
+
+def kernel(folder: Path) -> Any:
+    """Return the trained kernel. [64, units]."""
+    (found,) = [value for path, value in last(folder).variables.items() if path.endswith("kernel")]
+    return found

@@ -175,6 +175,11 @@ def _vector(rows: Tensor, size: int) -> Tensor:
     return tf.ensure_shape(vector if rows.shape.num_elements() == size else vector[:size], [size])
 
 
+def is_codable(segment: Segment) -> bool:
+    """Return whether a segment of this kind is encoded if it is large enough: state has no gradient."""
+    return segment.group != STATE and segment.dtype == "float32"
+
+
 def is_coded(segment: Segment) -> bool:
-    """Return whether a segment is encoded: state has no gradient, and small segments do not pay."""
-    return segment.group != STATE and segment.dtype == "float32" and segment.size >= SMALLEST
+    """Return whether a segment is encoded: small segments do not pay."""
+    return is_codable(segment) and segment.size >= SMALLEST

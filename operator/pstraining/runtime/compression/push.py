@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.codecs import VectorCodec, is_coded
+from pstraining.runtime.compression.codecs import VectorCodec, is_codable, is_coded
 from pstraining.runtime.model.partition import Segment
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Tensor, Variable
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
 
@@ -25,9 +25,11 @@ class Residual(NamedTuple):
     """The residual of an encoded gradient; it counts once the servers have accepted the gradient."""
 
     vectors: list[list[Tensor]]
-    """A vector for each segment of each server; empty: the residual does not change."""
+    """A vector for each segment of each server, of length 0 without a residual; empty: the residual does not change."""
     has_residual: bool
     """Whether any element may differ from zero."""
+    store: ParameterStore | None = None
+    """The servers whose segments the vectors have; None if there are no vectors."""
 
 
 class PushCompressor:
@@ -39,17 +41,28 @@ class PushCompressor:
         store: the servers' segments.
         codecs: the codec of each format; None for no codec.
         feedback: whether residuals are sent later.
+        former: the compressor for the former layout, whose residual this one takes over.
     """
 
-    def __init__(self, store: ParameterStore, codecs: Sequence[VectorCodec | None], *, feedback: bool = True) -> None:
+    def __init__(
+        self,
+        store: ParameterStore,
+        codecs: Sequence[VectorCodec | None],
+        *,
+        feedback: bool = True,
+        former: "PushCompressor | None" = None,
+    ) -> None:
         used = any(codecs)
         self._store, self._codecs, self._feedback = store, codecs, feedback and used
         self._coded = [[used and is_coded(s) for s in shard.segments] for shard in store.shards]
+        self._former = former if self._feedback else None
+        # A segment that is too small for a codec may have the residual of a larger one of the former layout.
+        has_room = is_codable if self._former else is_coded
         self._has_residual = False
         with tf.device(store.client.compute):
             self._residuals = [
-                [tf.Variable(tf.zeros([segment.size if coded else 0])) for segment, coded in self._of(number)]
-                for number in range(len(store.shards))
+                [tf.Variable(tf.zeros([segment.size if used and has_room(segment) else 0])) for segment in own.segments]
+                for own in store.shards
             ]
         self._encode = [tf.function(partial(self._emit_encode, codec), autograph=False) for codec in codecs if codec]
         self._encoders = dict(zip([number for number, codec in enumerate(codecs) if codec], self._encode, strict=True))
@@ -57,16 +70,20 @@ class PushCompressor:
         self._commit = tf.function(self._emit_commit, autograph=False)
 
     def on(self, store: ParameterStore) -> "PushCompressor":
-        """Return the compressor for other servers: this one for members of the same layout.
-
-        Raises:
-            ValueError: gradients are encoded, and the residual belongs to the present layout.
-        """
+        """Return the compressor for other servers: this one for members of the same layout."""
         if store.layout == self._store.layout:
             return self
-        if self.encodes:
-            raise ValueError("the residual of encoded gradients cannot be moved to another layout")
-        return PushCompressor(store, self._codecs)
+        return PushCompressor(store, self._codecs, feedback=self._feedback, former=self)
+
+    def take_over(self) -> None:
+        """Move the residual of the former layout to this one, at the first call; the former compressor is over."""
+        if (former := self._former) is None:
+            return
+        self._former = None
+        former.take_over()
+        values = [[own.read_value() for own in row] for row in former._residuals]
+        former._residuals = []
+        self.commit_residual(Residual(values, former._has_residual, former._store))
 
     @property
     def encodes(self) -> bool:
@@ -90,16 +107,33 @@ class PushCompressor:
         with tf.device(self._store.client.compute):
             if self._codecs[fmt] is None:
                 together, nothing = self._flush(vectors)
-                return as_parts(together), Residual(nothing, has_residual=False)
+                return as_parts(together), Residual(nothing, has_residual=False, store=self._store)
             parts, residual = self._encoders[fmt](vectors)
-            return parts, Residual(residual, has_residual=True)
+            return parts, Residual(residual, has_residual=True, store=self._store)
 
     def commit_residual(self, residual: Residual) -> None:
-        """Commit the residual of a gradient that the servers have accepted."""
-        if self._feedback and residual.vectors:
-            with tf.device(self._store.client.compute):
-                self._commit(residual.vectors)
-            self._has_residual = residual.has_residual
+        """Commit the residual of a gradient that the servers have accepted, maybe those of the former layout."""
+        if not self._feedback or residual.store is None:
+            return
+        is_own = residual.store is self._store
+        with tf.device(self._store.client.compute):
+            self._commit(residual.vectors if is_own else self._moved(residual.vectors, residual.store))
+        self._has_residual = residual.has_residual
+
+    def _moved(self, vectors: Sequence[Sequence[Tensor]], former: ParameterStore) -> list[list[Tensor]]:
+        """Return residuals of another layout in the segments of this one."""
+        whole = [
+            [
+                vector if vector.shape[0] else tf.zeros([part.size])
+                for vector, part in zip(row, own.segments, strict=True)
+            ]
+            for row, own in zip(vectors, former.shards, strict=True)
+        ]
+        packed = self._store.pack(former.unpack(whole))
+        return [
+            [vector if own.shape[0] else tf.zeros([0]) for vector, own in zip(row, owned, strict=True)]
+            for row, owned in zip(packed, self._residuals, strict=True)
+        ]
 
     def decode(self, shard: Shard, parts: Sequence[Sequence[Tensor]], fmt: int) -> list[Tensor]:
         """Emit decoding a server's segments, on that server."""
@@ -121,8 +155,8 @@ class PushCompressor:
             residual.append([])
             for vector, owed, (segment, coded) in zip(row, self._residuals[number], self._of(number), strict=True):
                 if not coded:
-                    parts[-1].append([vector])
-                    residual[-1].append(tf.zeros([0]))
+                    parts[-1].append([_with(owed, vector)])
+                    residual[-1].append(tf.zeros(owed.shape))
                     continue
                 whole = vector + owed.read_value() if self._feedback else vector
                 sent = codec.encode(tf.ensure_shape(whole, [segment.size]))
@@ -133,8 +167,8 @@ class PushCompressor:
     def _emit_flush(self, vectors: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
         """Emit the vectors plus the residuals, and reset the residuals to zero."""
         together = [
-            [vector + owed.read_value() if coded else vector for vector, owed, coded in zip(*row, strict=True)]
-            for row in zip(vectors, self._residuals, self._coded, strict=True)
+            [_with(owed, vector) for vector, owed in zip(*row, strict=True)]
+            for row in zip(vectors, self._residuals, strict=True)
         ]
         return together, [[tf.zeros(owed.shape) for owed in row] for row in self._residuals]
 
@@ -142,6 +176,11 @@ class PushCompressor:
         for targets, values in zip(self._residuals, residual, strict=True):
             for target, value in zip(targets, values, strict=True):
                 target.assign(value)
+
+
+def _with(owed: Variable, vector: Tensor) -> Tensor:
+    """Emit a vector plus its residual, if it has one."""
+    return vector + owed.read_value() if owed.shape[0] else vector
 
 
 def as_parts(vectors: Sequence[Sequence[Tensor]]) -> Parts:

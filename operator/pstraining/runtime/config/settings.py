@@ -101,15 +101,9 @@ class TrainingSettings(ProgramSettings):
     def layout_obstacle(self) -> str:
         """Return why another number of servers needs a restart of all programs; empty if the settings need none.
 
-        With other settings, workers hold state that depends on the layout, or servers are at different steps.
+        In mode Hybrid, workers hold the dense parameters and their optimizer's state in the segments of a layout.
         """
-        if self.mode is Mode.HYBRID:
-            return "training.mode is Hybrid"
-        if self.local_steps > 1:
-            return "training.localSteps is set"
-        if {self.compression.push, self.compression.pull} != {Codec.NONE}:
-            return "training.compression is set"
-        return ""
+        return "training.mode is Hybrid" if self.mode is Mode.HYBRID else ""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -83,10 +83,10 @@ def choose(
         def make_async(store: ParameterStore, identity: Identity) -> Updates:
             blend = StateBlend(store.model, workers=workers) if workers > 1 else None
             computer, compressor = own_part(store, blend)
-            worker = AsyncWorker(store, identity, choices, compressor)
+            worker = AsyncWorker(store, identity, choices)
             if training.overlap_communication:
-                return OverlappedUpdates(worker, store, computer, bound=bound, blend=blend)
-            return AsyncUpdates(worker, store, computer, moves=moves, bound=bound, blend=blend)
+                return OverlappedUpdates(worker, store, computer, compressor, bound=bound, blend=blend)
+            return AsyncUpdates(worker, store, computer, compressor, moves=moves, bound=bound, blend=blend)
 
         return UpdateFactory(hooks, make_async)
     config = RoundConfig(
@@ -100,7 +100,7 @@ def choose(
 
     def make_sync(store: ParameterStore, identity: Identity) -> Updates:
         computer, compressor = own_part(store)
-        return SyncUpdates(SyncWorker(store, identity, choices, compressor), store, computer, config=config)
+        return SyncUpdates(SyncWorker(store, identity, choices), store, computer, compressor, config=config)
 
     return UpdateFactory(hooks, make_sync)
 

@@ -125,7 +125,8 @@ class ShardParts(PartCopies):
 
         def body(fence: Tensor, token: Tensor) -> Tensor:
             def apply() -> Tensor:
-                with tf.control_dependencies(self._copied_parameters() if fresh else []):
+                copied = self._copied_parameters() if fresh else []
+                with tf.control_dependencies([*copied, *self._restarted_followers()]):
                     return with_dependencies(self._forgotten(), applied())
 
             return tf.cond(self.takes(fence, token), apply, not_applied)
@@ -165,6 +166,12 @@ class ShardParts(PartCopies):
         """Emit assigning the parameters to slots whose initial values they are."""
         copies, values = self.shard.optimizer.copies, self.shard.values
         return [slot.assign(values[number].read_value(), read_value=False) for slot, number in copies]
+
+    def _restarted_followers(self) -> list[Operation]:
+        """Emit initial values of the variables that follow the parameters: `begin` had other parameters."""
+        mode, numbers = self.shard.mode_state, range(len(self.shard.segments))
+        followers = [own for number in numbers for own in mode.followers(number)] if mode else []
+        return [own.assign(own.initial(), read_value=False) for own in followers]
 
     def _is_incomplete(self, fence: Tensor) -> Tensor:
         """Return whether a restore under this fence is under way; a late call finds another generation. bool[]."""

@@ -14,14 +14,14 @@ The batches of the next step are drawn before the step. Without them, as before 
 computed in its own step, on the newest parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.push import Parts, PushCompressor, Residual, as_parts
+from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import SplitPosition
@@ -29,7 +29,7 @@ from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.messages import PushResult
 from pstraining.runtime.updates.asynchronous.progress import ComputedAhead, SentUpdate
 from pstraining.runtime.updates.asynchronous.state import StateBlend
-from pstraining.runtime.updates.asynchronous.updates import NO_SESSION, AsyncUpdates, AsyncWorker
+from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates, AsyncWorker
 from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
 
 _BESIDE = ThreadPoolExecutor(1, thread_name_prefix="pstraining-exchange")
@@ -58,17 +58,17 @@ class OverlappedUpdates(AsyncUpdates):
         worker: AsyncWorker,
         store: ParameterStore,
         computer: GradientComputer,
+        compressor: PushCompressor,
         *,
         bound: int | None = None,
         blend: StateBlend | None = None,
-        compressor: PushCompressor | None = None,
     ) -> None:
         if store.model.carried:
             raise ModelError(
                 "spec.training.overlapCommunication: an RNN with stateful=True hands its state from batch to batch, "
                 "which a gradient that is computed ahead would mix up; leave overlapCommunication out"
             )
-        super().__init__(worker, store, computer, bound=bound, blend=blend, compressor=compressor)
+        super().__init__(worker, store, computer, compressor, bound=bound, blend=blend)
         numbers = range(len(self._formats))
         self._push_and_pull = [
             tf.function(partial(self._emit_push_and_pull, fmt), autograph=False, reduce_retracing=True)
@@ -80,22 +80,15 @@ class OverlappedUpdates(AsyncUpdates):
     def bind(self, store: ParameterStore) -> "OverlappedUpdates":
         """See `BoundUpdates`."""
         computer, compressor = self._computer.bind(store), self._compressor.on(store)
-        return OverlappedUpdates(
-            self._shared, store, computer, bound=self._bound, blend=self._blend, compressor=compressor
-        )
+        return OverlappedUpdates(self._shared, store, computer, compressor, bound=self._bound, blend=self._blend)
 
     def expect(self, batches: Sequence[Batch] | None) -> None:
         """See `Updates`."""
         self._worker_progress.upcoming = batches
 
-    def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
-        """See `BoundUpdates`; the exchange, with a gradient of zeros in a session that never exists."""
-        yield from super()._usual_step_functions(batches)
-        zeros, none = self._computer.zeros(), self._session_tensor(NO_SESSION)
-        for fmt, exchange in enumerate(self._push_and_pull):
-            if self._compressor.is_plain(fmt):
-                load = (zeros.stats, as_parts(zeros.vectors), zeros.rows)
-                yield exchange, (*load, none, self._identity, self._numbered(None))
+    def _sends(self, fmt: int) -> TracedFunction:
+        """See `AsyncUpdates`; the function pulls as well."""
+        return self._push_and_pull[fmt]
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
         """Return False: pushing and computing are calls of two threads."""
@@ -148,7 +141,7 @@ class OverlappedUpdates(AsyncUpdates):
 
     def _exchange(self, sent: SentUpdate, progress: SplitPosition | None) -> Exchanged:
         """Push an update, and pull after it."""
-        reply, vectors = self._client.run(self._push_and_pull[sent.fmt], *self._request(sent, progress))
+        reply, vectors = self._client.run(self._sends(sent.fmt), *self._request(sent, progress))
         return Exchanged(PushResult.unpack(reply.numpy())._replace(version=sent.version), vectors)
 
     def _emit_push_and_pull(

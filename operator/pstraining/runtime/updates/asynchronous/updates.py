@@ -76,13 +76,10 @@ class AsyncWorker:
         store: the model and the servers.
         identity: the worker.
         formats: the wire formats to choose from.
-        compressor: encodes gradients, and keeps the residual.
     """
 
-    def __init__(
-        self, store: ParameterStore, identity: Identity, formats: Sequence[WireFormat], compressor: PushCompressor
-    ) -> None:
-        self.formats, self.compressor = formats, compressor
+    def __init__(self, store: ParameterStore, identity: Identity, formats: Sequence[WireFormat]) -> None:
+        self.formats = formats
         self.selector, self.progress = FormatSelector(formats, identity.worker), AsyncProgress()
         with tf.device(store.client.local):
             self.identity = identity.tensor()
@@ -95,10 +92,10 @@ class AsyncUpdates(BoundUpdates):
         worker: the worker's state.
         store: the model and the servers.
         computer: computes gradients.
+        compressor: encodes gradients, and keeps the residual.
         moves: whether gradients are moves of the parameters.
         bound: maximum number of updates by which the worker may be ahead of the slowest live worker; None for no limit.
         blend: blends the workers' state; None if there is one worker.
-        compressor: encodes gradients for the servers of another layout than the worker began with; None: the worker's.
     """
 
     is_idempotent = True
@@ -108,21 +105,17 @@ class AsyncUpdates(BoundUpdates):
         worker: AsyncWorker,
         store: ParameterStore,
         computer: GradientComputer,
+        compressor: PushCompressor,
         *,
         moves: bool = False,
         bound: int | None = None,
         blend: StateBlend | None = None,
-        compressor: PushCompressor | None = None,
     ) -> None:
         super().__init__(store, computer)
         self._shared, self._moves, self._bound, self._blend = worker, moves, bound, blend
         self._scale = store.model.loss_scale  # this worker's own: no other worker computes on the same parameters
         self._identity, self._worker_progress = worker.identity, worker.progress
-        self._formats, self._selector, self._compressor = (
-            worker.formats,
-            worker.selector,
-            compressor or worker.compressor,
-        )
+        self._formats, self._selector, self._compressor = worker.formats, worker.selector, compressor
         numbers = range(len(self._formats))
         in_one = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
         self._compute_and_push = [tf.function(partial(in_one, fmt), reduce_retracing=True) for fmt in numbers]
@@ -136,13 +129,7 @@ class AsyncUpdates(BoundUpdates):
         """See `BoundUpdates`."""
         computer, compressor = self._computer.bind(store), self._compressor.on(store)
         return AsyncUpdates(
-            self._shared,
-            store,
-            computer,
-            moves=self._moves,
-            bound=self._bound,
-            blend=self._blend,
-            compressor=compressor,
+            self._shared, store, computer, compressor, moves=self._moves, bound=self._bound, blend=self._blend
         )
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
@@ -172,12 +159,21 @@ class AsyncUpdates(BoundUpdates):
         for fmt, function in enumerate(self._compute_and_push):
             if self._is_one_call(batches, fmt):
                 yield function, (batches[0], *who)
+                continue
+            zeros = self._computer.zeros()
+            parts, _ = self._compressor.encode(zeros.vectors, fmt)
+            yield self._sends(fmt), (zeros.stats, parts, zeros.rows, *who)
+
+    def _sends(self, fmt: int) -> TracedFunction:
+        """Return the function that sends an update that is computed."""
+        return self._push[fmt]
 
     def on_idle(self, shards: Sequence[ShardRecord]) -> None:
         """Do nothing: the servers have the complete state."""
 
     def start_session(self, session: Session) -> None:
         """See `Updates`."""
+        self._compressor.take_over()
         worker_progress = self._worker_progress
         worker_progress.held = None
         belongs_to = session.generation, self._store.fingerprint
@@ -243,7 +239,7 @@ class AsyncUpdates(BoundUpdates):
 
     def _sent(self, sent: SentUpdate, progress: SplitPosition | None) -> PushResult[float]:
         """Push an update; return the servers' reply."""
-        reply = self._client.call(self._push[sent.fmt], *self._request(sent, progress))
+        reply = self._client.call(self._sends(sent.fmt), *self._request(sent, progress))
         return PushResult.unpack(reply)._replace(version=sent.version)
 
     def _request(self, sent: SentUpdate, progress: SplitPosition | None) -> tuple[object, ...]:

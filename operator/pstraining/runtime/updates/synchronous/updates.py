@@ -111,13 +111,10 @@ class SyncWorker:
         store: the model and the servers.
         identity: the worker.
         formats: the wire formats to choose from.
-        compressor: encodes gradients, and keeps the residual.
     """
 
-    def __init__(
-        self, store: ParameterStore, identity: Identity, formats: Sequence[WireFormat], compressor: PushCompressor
-    ) -> None:
-        self.number, self.compressor, self.formats = identity.worker, compressor, range(len(formats))
+    def __init__(self, store: ParameterStore, identity: Identity, formats: Sequence[WireFormat]) -> None:
+        self.number, self.formats = identity.worker, range(len(formats))
         self.selector, self.progress = FormatSelector(formats, identity.worker), SyncProgress()
         with tf.device(store.client.local):
             self.identity, self.no_data_progress = identity.tensor(), as_tensor(None)
@@ -130,8 +127,8 @@ class SyncUpdates(BoundUpdates):
         worker: the worker's state.
         store: the model and the servers.
         computer: computes gradients.
+        compressor: encodes gradients, and keeps the residual.
         config: configuration of the rounds.
-        compressor: encodes gradients for the servers of another layout than the worker began with; None: the worker's.
     """
 
     def __init__(
@@ -139,13 +136,13 @@ class SyncUpdates(BoundUpdates):
         worker: SyncWorker,
         store: ParameterStore,
         computer: GradientComputer,
+        compressor: PushCompressor,
         *,
         config: RoundConfig,
-        compressor: PushCompressor | None = None,
     ) -> None:
         super().__init__(store, computer)
         self._shared, self._config, self._worker, self._identity = worker, config, worker.number, worker.identity
-        self._compressor, self._selector = compressor or worker.compressor, worker.selector
+        self._compressor, self._selector = compressor, worker.selector
         self._numbers = worker.formats
         self._worker_progress, self._progress = worker.progress, worker.no_data_progress
         self._asks = config.backups > 0
@@ -163,7 +160,7 @@ class SyncUpdates(BoundUpdates):
     def bind(self, store: ParameterStore) -> "SyncUpdates":
         """See `BoundUpdates`."""
         compressor, computer = self._compressor.on(store), self._computer.bind(store)
-        return SyncUpdates(self._shared, store, computer, config=self._config, compressor=compressor)
+        return SyncUpdates(self._shared, store, computer, compressor, config=self._config)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function of a step, in a session that never exists, which the servers reject."""
@@ -192,6 +189,10 @@ class SyncUpdates(BoundUpdates):
         for fmt in self._numbers:
             if self._is_one_call(batches, fmt):
                 yield ops.compute_and_push[fmt], (batches[0], request)
+            else:
+                zeros = self._computer.zeros()
+                parts, _ = self._compressor.encode(zeros.vectors, fmt)
+                yield ops.push[fmt], (zeros.stats, parts, zeros.rows, request)
             yield ops.apply[fmt], (request,)
             yield ops.fetch[fmt], (request,)
 
@@ -200,6 +201,7 @@ class SyncUpdates(BoundUpdates):
 
     def start_session(self, session: Session) -> None:
         """Start a session; the parameters are fetched again unless they belong to the servers' step."""
+        self._compressor.take_over()
         self._token, self._step = session, None
         if session.generation and session.generation != self._worker_progress.generation:
             self._worker_progress.generation, self._worker_progress.tried = session.generation, None
