@@ -286,6 +286,67 @@ def test_metrics_whose_name_mlflow_refuses_keep_no_others_back(stub_mlflow: Call
     assert len(run._client.logged) == 8, "the step has the metric already"
 
 
+def test_a_metric_that_the_store_refuses_keeps_no_others_back_and_is_reported_once(
+    stub_mlflow: Callable[..., MlflowRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow's file store has a file of each metric's name, and stores the metrics before the one that it refuses."""
+    stored: list[tuple[int, str]] = []
+
+    def log_batch(_: StubClient, run: str, metrics: Sequence[Any]) -> None:
+        for metric in metrics:
+            if metric.key == "loss/cls":
+                raise NotADirectoryError("[Errno 20] Not a directory: '/runs/metrics/loss/cls'")
+            stored.append((metric.step, metric.key))
+
+    def get_run(self: StubClient, run: str) -> object:
+        data = SimpleNamespace(metrics=dict.fromkeys(name for _, name in stored), params={"ps": "1"}, tags=self.tags)
+        return SimpleNamespace(info=SimpleNamespace(run_id=run, status="RUNNING"), data=data)
+
+    monkeypatch.setattr(StubClient, "log_batch", log_batch)
+    monkeypatch.setattr(StubClient, "get_run", get_run)
+    history = lambda _, run, key: [SimpleNamespace(step=step) for step, name in stored if name == key]  # noqa: E731
+    monkeypatch.setattr(StubClient, "get_metric_history", history, raising=False)
+    tracker, until = Tracker(stub_mlflow), time.monotonic() + 10
+    for step in (1, 2, 3):
+        tracker.write(step, {"loss": 0.5, "loss/cls": 0.5, "rate": 1.0})
+        while len(stored) < 2 * step and time.monotonic() < until:
+            time.sleep(0.01)
+    tracker.finish([], 10)
+    assert sorted(stored) == [(step, name) for step in (1, 2, 3) for name in ("loss", "rate")]
+    (reported,) = events(capsys)
+    assert (reported["event"], reported["metric"]) == ("metric_refused", "loss/cls")
+    assert "Not a directory" in reported["reason"]
+    assert StubClient.tags[mlflow_run.TAG_REFUSED] == "loss/cls"
+    assert StubClient.status == "FINISHED"
+
+
+def test_an_unavailable_store_refuses_no_metric(
+    stub_mlflow: Callable[..., MlflowRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It fails some requests, and answers others."""
+    failures = iter([ConnectionError("away"), ConnectionError("away"), None, ConnectionError("away")])
+    log_batch = StubClient.log_batch
+    stored: list[str] = []
+
+    def flaky(self: StubClient, run: str, metrics: Sequence[Any]) -> None:
+        if error := next(failures, None):
+            raise error
+        log_batch(self, run, metrics)
+        stored.extend(metric.key for metric in metrics)
+
+    def set_tag(self: StubClient, run: str, name: str, value: str) -> None:
+        if name == mlflow_run.TAG_REFUSED:
+            raise ConnectionError("away")
+
+    monkeypatch.setattr(StubClient, "log_batch", flaky)
+    monkeypatch.setattr(StubClient, "set_tag", set_tag)
+    tracker = Tracker(stub_mlflow, retry=0.01)
+    tracker.write(1, {"loss": 0.5, "rate": 1.0, "workers": 2.0})
+    tracker.finish([], 30)
+    assert {*stored} == {"loss", "rate", "workers"}
+    assert [event["event"] for event in events(capsys)] == ["tracker_failed"]
+
+
 CHIEF = """
 import sys, time
 from tests.unit.runtime.test_tracking import cluster, tracker_of

@@ -87,6 +87,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "tracker_failed": EventText(
         _CHIEF, "MLflow did not store logged values. Training continues, and the values are resent."
     ),
+    "metric_refused": EventText(
+        _CHIEF,
+        "MLflow's store refuses the metric `metric`, and takes others: see `reason`. The run lacks this metric.",
+        "Give the metric another name. MLflow's file store cannot have `loss/cls` beside `loss`.",
+    ),
     "tracker_incomplete": EventText(
         _CHIEF, "`dropped` points or artifacts did not reach MLflow. Training is not affected.", "See `tracker_failed`."
     ),

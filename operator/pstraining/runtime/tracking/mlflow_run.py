@@ -3,13 +3,14 @@
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, TrackerMissingError, newer
 
 ENV_URI: Final = "MLFLOW_TRACKING_URI"
@@ -17,10 +18,14 @@ TAG: Final = "pstraining.job_uid"
 TAG_TERM: Final = "pstraining.term"
 """The tag with the term of the newest chief. An earlier one, on a node that is cut off, does not end the run. Worker 0
 of a job without a chief has no term; the time of its start takes its place."""
+TAG_REFUSED: Final = "pstraining.refused_metrics"
+"""The tag with the names of metrics that the run lacks, because its store refuses them."""
 AT_ONCE: Final = 500
 """Metrics of one request; MLflow takes up to 1,000."""
 PARAMETERS_AT_ONCE: Final = 100
 """The number of parameters that MLflow accepts in one request."""
+TAG_MAX: Final = 500
+"""The number of characters of a tag that every store of MLflow accepts."""
 NAME_MAX: Final = 250
 """The number of characters that MLflow accepts in the name of a metric."""
 _REFUSED: Final = re.compile(r"[^\w./ :-]")
@@ -63,6 +68,14 @@ def accepted(name: str) -> str:
     return "/".join(folder for folder in folders if folder.strip(".")) or "_"
 
 
+def _only(points: Iterable[TrackedPoint], is_kept: Callable[[str], bool]) -> list[TrackedPoint]:
+    """Return points with the metrics of some names."""
+    return [
+        replace(point, metrics={name: value for name, value in point.metrics.items() if is_kept(name)})
+        for point in points
+    ]
+
+
 class MlflowRun:
     """The job's run.
 
@@ -90,15 +103,27 @@ class MlflowRun:
         self._uid, self._term = tags[TAG], term
         run = self._found(tags, environ)
         self._id = run.info.run_id
-        self._last = {name: self._last_step(name) for name in run.data.metrics}
+        self._last = self._last_steps(run)
+        self._refused: set[str] = set()
+        """Metrics that the store refuses; they are not sent again."""
         self._begin(run, parameters)
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
-        """Log the metrics that the run does not have yet."""
+        """Log the metrics that the run does not have yet, and report those that the store refuses.
+
+        A store refuses all metrics of a request with one that it does not take, such as `loss/cls` beside `loss` in
+        MLflow's file store. If it takes others, another attempt would also fail.
+        """
+        named = [replace(p, metrics={accepted(name): value for name, value in p.metrics.items()}) for p in points]
+        try:
+            self._send(_only(named, lambda name: name not in self._refused))
+        except Exception:  # noqa: BLE001 - any error of the tracker's client; an unavailable one fails again below
+            self._send_apart(named)
+
+    def _send(self, points: Sequence[TrackedPoint]) -> None:
         from mlflow.entities import Metric
 
-        named = (replace(p, metrics={accepted(name): value for name, value in p.metrics.items()}) for p in points)
-        fresh = ((point, newer(point, self._last)) for point in named)
+        fresh = ((point, newer(point, self._last)) for point in points)
         metrics = iter(
             Metric(name, value, int(point.time * 1000), point.step)
             for point, values in fresh
@@ -108,6 +133,29 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=some)
             for metric in some:
                 self._last[metric.key] = max(metric.step, self._last.get(metric.key, -1))
+
+    def _send_apart(self, points: Sequence[TrackedPoint]) -> None:
+        """Log each metric by itself, after a request that may have stored some of them."""
+        self._last = self._last_steps(self._client.get_run(self._id))
+        names = dict.fromkeys(name for point in points for name in point.metrics if name not in self._refused)
+        if not (failed := self._failing(points, names)):
+            return
+        # A store that takes this tag, and fails again, is available.
+        tag = ", ".join(sorted(self._refused | failed.keys()))[:TAG_MAX]
+        self._client.set_tag(self._id, TAG_REFUSED, tag)
+        for name, reason in self._failing(points, failed).items():
+            self._refused.add(name)
+            event("metric_refused", metric=name, reason=reason)
+
+    def _failing(self, points: Sequence[TrackedPoint], names: Iterable[str]) -> dict[str, str]:
+        """Log each of these metrics by itself; return the error of each one that fails."""
+        failed = {}
+        for name in names:
+            try:
+                self._send(_only(points, name.__eq__))
+            except Exception as error:  # noqa: BLE001 - any error of the tracker's client
+                failed[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return failed
 
     def finish(self, artifacts: Sequence[Path]) -> None:
         """Log the files that exist, and end the run."""
@@ -148,6 +196,9 @@ class MlflowRun:
         name = environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
+
+    def _last_steps(self, run: Any) -> dict[str, int]:
+        return {name: self._last_step(name) for name in run.data.metrics}
 
     def _last_step(self, name: str) -> int:
         return max(int(metric.step) for metric in self._client.get_metric_history(self._id, name))
