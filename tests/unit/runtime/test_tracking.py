@@ -347,6 +347,20 @@ def test_an_unavailable_store_refuses_no_metric(
     assert [event["event"] for event in events(capsys)] == ["tracker_failed"]
 
 
+def test_a_run_whose_artifacts_are_refused_ends(
+    stub_mlflow: Callable[..., MlflowRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store of artifacts is a bucket, and the chief's image lacks the bucket's client."""
+
+    def log_artifact(self: StubClient, run: str, path: str) -> None:
+        raise ModuleNotFoundError("No module named 'boto3'")
+
+    monkeypatch.setattr(StubClient, "log_artifact", log_artifact, raising=False)
+    with pytest.raises(ModuleNotFoundError, match="boto3"):
+        stub_mlflow().finish([tmp_path])
+    assert StubClient.status == "FINISHED"
+
+
 CHIEF = """
 import sys, time
 from tests.unit.runtime.test_tracking import cluster, tracker_of

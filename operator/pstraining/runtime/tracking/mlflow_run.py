@@ -158,11 +158,13 @@ class MlflowRun:
         return failed
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """Log the files that exist, and end the run."""
-        for path in artifacts:
-            if path.exists():
-                self._client.log_artifact(self._id, str(path))
-        self._terminate("FINISHED")
+        """Log the files that exist, and end the run, also if the store of artifacts refuses them."""
+        try:
+            for path in artifacts:
+                if path.exists():
+                    self._client.log_artifact(self._id, str(path))
+        finally:
+            self._terminate("FINISHED")
 
     def fail(self) -> None:
         """End the run as failed; a later chief may continue it."""
