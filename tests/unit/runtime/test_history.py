@@ -228,6 +228,23 @@ def test_a_chief_that_is_stopped_writes_the_end_of_a_failed_job_alone(
     assert (tmp_path / kept.logs[0].file).read_bytes() == b"ValueError: no data\n"
 
 
+def test_a_chief_that_trained_on_after_a_failed_save_writes_the_end_of_a_job_that_failed_later(tmp_path: Path) -> None:
+    operator = StubOperator(job())
+    found = recorder(tmp_path, operator)
+
+    def stopped() -> None:
+        found.stopping()  # for another layout, for which the state cannot be saved
+        assert found._stop is not None
+        assert found._stop.result(30) is not None
+        found.tend()
+        operator.current = job(FAILED)
+        raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        found.recorded(stopped)
+    assert summary(tmp_path).outcome is JobOutcome.FAILED
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"), [(SettingsError("steps"), JobOutcome.FAILED), (OSError("reset"), JobOutcome.UNFINISHED)]
 )

@@ -87,7 +87,8 @@ class HistoryRecorder:
         progress.report(**now)
 
     def tend(self) -> None:
-        """Write the history of the start, once the operator has answered; called in the chief's thread."""
+        """Write the history of the start once the operator has answered; called in the chief's thread, as it trains."""
+        self._stop = None  # of a save for another layout that failed: the next stop reads the job again
         if self._start is not None and (found := self._start.result(0)) is not None:
             self._start = None
             self._write(JobOutcome.UNFINISHED, "No chief has written the end of the job.", found)
