@@ -9,7 +9,7 @@ import inspect
 import symtable
 import sys
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from keyword import iskeyword
@@ -114,7 +114,8 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     name = node.name  # the source has no assignment to __name__
     # Only for a function without free variables: one with `nonlocal` does not compile on its own.
     free = {*function.__code__.co_freevars} - {name}
-    if captured := sorted(free or {*_captured(source, name)}):
+    known = {*_MODULE_NAMES, name, *_builtins(function.__globals__)}
+    if captured := sorted(free or {*_captured(_NO_ANNOTATIONS + source, known)}):
         raise ClientError(
             f"{name} uses {', '.join(captured)} from outside itself, which is not sent with it. Import or define "
             "it inside the function, or pass it by `arguments`."
@@ -143,10 +144,24 @@ def _is_module(name: str) -> bool:
     return name in sys.stdlib_module_names or find_spec(name) is not None
 
 
-def _captured(source: str, name: str) -> Iterator[str]:
-    """Yield the names that a function's source uses and does not define."""
-    known = {*vars(builtins)} - _INTERACTIVE | {*_MODULE_NAMES, name}
-    pending = [symtable.symtable(_NO_ANNOTATIONS + source, name, "exec")]
+def _builtins(module: Mapping[str, object]) -> set[str]:
+    """Return the builtins that a module has not replaced, as `from numpy import *` does with sum."""
+    return {
+        name
+        for name, value in vars(builtins).items()
+        if name not in _INTERACTIVE and (name.startswith("__") or _is_same(module.get(name, value), value))
+    }
+
+
+def _is_same(found: object, builtin: object) -> bool:
+    """Return whether a name still has its builtin's meaning. IPython wraps `open`, and has an `exit` of its own."""
+    is_ipython = type(found).__module__.startswith("IPython.")
+    return found is builtin or is_ipython or getattr(found, "__wrapped__", None) is builtin
+
+
+def _captured(source: str, known: Collection[str]) -> Iterator[str]:
+    """Yield the names that a function's source uses, and neither defines nor knows."""
+    pending = [symtable.symtable(source, "program", "exec")]
     while pending:
         table = pending.pop()
         pending += table.get_children()

@@ -150,6 +150,28 @@ def test_names_that_only_notebooks_have_are_rejected(monkeypatch: pytest.MonkeyP
             program_of(found["shows"], {}, ())
 
 
+def defined(source: str, module: dict[str, Any]) -> Any:
+    """Return the function `mine` of a module."""
+    name = f"<{source}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec", dont_inherit=True), module)
+    return module["mine"]
+
+
+def test_a_builtin_that_the_module_has_replaced_is_rejected() -> None:
+    """`from numpy import *` replaces sum, for example. The function would get the builtin on the cluster."""
+    mine = defined("def mine():\n    return len(str(sum([1])))\n", {"sum": max, "len": len, "max": min})
+    with pytest.raises(ClientError, match="mine uses sum from outside itself"):
+        program_of(mine, {}, ())
+
+
+def test_the_builtins_that_ipython_wraps_are_known() -> None:
+    opener = functools.wraps(open)(lambda *_: None)
+    leave = type("ExitAutocall", (), {"__module__": "IPython.core.autocall"})()
+    mine = defined("def mine():\n    open('x')\n    exit()\n", {"open": opener, "exit": leave})
+    assert program_of(mine, {}, ()).main == "mine.py"
+
+
 @pytest.mark.parametrize("above", ["def other():\n    pass\n\n\n" * 2, '"""\n' * 5])
 def test_a_function_whose_file_has_changed_is_rejected(above: str, tmp_path: Path) -> None:
     file, found = tmp_path / "mine.py", dict[str, Any]()
