@@ -3,6 +3,8 @@
 A function is sent as its source, so it may not use names from outside itself. An error lists such names.
 """
 
+import __future__
+
 import ast
 import builtins
 import inspect
@@ -21,7 +23,7 @@ from pstraining.client.errors import ClientError
 SIZE_MAX: Final = 900 * 1024
 """Maximum total bytes of the files. Kubernetes limits a ConfigMap to 1 MiB."""
 _NO_ANNOTATIONS: Final = "from __future__ import annotations\n\n"
-"""Unevaluated annotations may contain names from outside the function."""
+"""Unevaluated annotations may contain names from outside the function. Programs that read them get texts."""
 _MODULE_NAMES: Final = {"__name__", "__file__", "__doc__"}
 _INTERACTIVE: Final = {"display", "get_ipython", "_"}
 """Builtins that only notebooks and interactive sessions have. Magics such as %time use get_ipython."""
@@ -125,7 +127,9 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     except TypeError as error:
         raise ClientError(f"arguments do not fit {name}: {error}.") from None
     call = ", ".join(_argument(key, _literal(key, value)) for key, value in arguments.items())
-    text = f'{_NO_ANNOTATIONS}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
+    is_unevaluated = bool(function.__code__.co_flags & __future__.annotations.compiler_flag)
+    head = _NO_ANNOTATIONS if is_unevaluated or any(_captured(source, known)) else ""
+    text = f'{head}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
     main = f"{name}_program.py" if _is_module(name) else f"{name}.py"
     return JobProgram(name, main, {main: text})
 

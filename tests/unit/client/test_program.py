@@ -172,6 +172,24 @@ def test_the_builtins_that_ipython_wraps_are_known() -> None:
     assert program_of(mine, {}, ()).main == "mine.py"
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def mine(a: int = 1):\n    def inner(x: float): pass\n    return inner.__annotations__\n", {"x": float}),
+        ("def mine(a: Outside = 1):\n    return mine.__annotations__\n", {"a": "Outside"}),
+        (
+            "from __future__ import annotations\ndef mine():\n    def inner(x: float): pass\n"
+            "    return inner.__annotations__\n",
+            {"x": "float"},
+        ),
+    ],
+)
+def test_annotations_are_those_of_the_module(source: str, found: dict[str, Any]) -> None:
+    """Programs read them, as those of a dataclass. Only annotations with names from outside are left as texts."""
+    mine = defined(source, {"Outside": int})
+    assert run(program_of(mine, {}, ()).files["mine.py"])["mine"]() == found
+
+
 @pytest.mark.parametrize("above", ["def other():\n    pass\n\n\n" * 2, '"""\n' * 5])
 def test_a_function_whose_file_has_changed_is_rejected(above: str, tmp_path: Path) -> None:
     file, found = tmp_path / "mine.py", dict[str, Any]()
