@@ -8,6 +8,7 @@ import __future__
 import ast
 import builtins
 import inspect
+import math
 import symtable
 import sys
 import tokenize
@@ -18,6 +19,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Final
 
+from pstraining.api.values import path_of
 from pstraining.client.errors import ClientError
 
 SIZE_MAX: Final = 900 * 1024
@@ -188,7 +190,25 @@ def _literal(name: str, value: Any) -> str:
             return text
     except (ValueError, SyntaxError):
         pass
+    path, wrong = next(_without_literal(value, name), (name, value))
+    if isinstance(wrong, float) and not math.isfinite(wrong):
+        raise ClientError(f"arguments: {path} is {wrong}, which cannot be sent: pass a text, and call float() on it.")
     raise ClientError(
-        f"arguments: the value of {name} is a {type(value).__name__}; only numbers, texts, None, booleans, and lists, "
-        "tuples, dicts and sets of them can be sent."
+        f"arguments: {path} is of the type {type(wrong).__name__}; only Python's own numbers, texts, None, booleans, "
+        "and lists, tuples, dicts and sets of them can be sent: convert it."
     )
+
+
+def _without_literal(value: Any, *steps: str | int) -> Iterator[tuple[str, Any]]:
+    """Yield the innermost values that have no literal, each with its path."""
+    items: Iterable[tuple[str | int, Any]] = ()
+    if type(value) is dict:
+        items = [(str(name), part) for name, item in value.items() for part in (name, item)]
+    elif type(value) in (list, tuple, set):
+        items = enumerate(value)
+    elif type(value) not in (bool, int, str, bytes, complex, type(None)) and not (
+        type(value) is float and math.isfinite(value)
+    ):
+        yield path_of(steps), value
+    for step, item in items:
+        yield from _without_literal(item, *steps, step)

@@ -226,9 +226,11 @@ def test_decorators_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"steps": object()}, "the value of steps is a object; only numbers"),
-        ({"steps": float("nan")}, "the value of steps is a float"),
-        ({"steps": [{"a": Path()}]}, "the value of steps is a list"),
+        ({"steps": object()}, "arguments: steps is of the type object; only Python's own numbers"),
+        ({"steps": float("nan")}, r"arguments: steps is nan, .* pass a text, and call float\(\) on it"),
+        ({"steps": [1, {"most": float("-inf")}]}, r"arguments: steps\[1\]\.most is -inf"),
+        ({"steps": [{"a": Path()}]}, r"arguments: steps\[0\]\.a is of the type PosixPath"),
+        ({"steps": {Path("a"): 1}}, r"arguments: steps\.a is of the type PosixPath"),
         ({}, "arguments do not fit whole: missing a required argument: 'steps'"),
         ({"steps": 1, "x": 2}, "arguments do not fit whole: got an unexpected keyword argument 'x'"),
         (["1"], "a function takes its keyword arguments"),
