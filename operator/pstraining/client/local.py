@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pstraining.api.names import task_name
+from pstraining.api.schemas import QUANTITY_PATTERN
 from pstraining.client.client import Job, JobKey, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, checkpoint_of
@@ -30,6 +32,9 @@ EVERY: Final = 0.1
 END_SECONDS: Final = 15.0
 """Maximum of seconds that the end of this process waits for the end of a job's processes."""
 TAIL: Final = 60
+_SIZE: Final = re.compile(QUANTITY_PATTERN)
+_SOURCES: Final = ("uri", "volume", "volumeClaimTemplate")
+"""Fields of spec.checkpoint that say where checkpoints are."""
 
 
 @dataclass
@@ -238,15 +243,27 @@ def _name(task: Task) -> str:
     return task_name(task.type, task.index)
 
 
-def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
-    """Return spec.checkpoint for processes, with a local folder instead of a volume; a URI stays."""
-    if not wanted:
+def _checkpoint(name: str, wanted: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return spec.checkpoint for processes, with a local folder instead of a volume; a URI stays.
+
+    Raises:
+        ClientError: a cluster would refuse it, such as a folder, which is not that of the checkpoints.
+    """
+    if wanted is None:
         return None
+    folder = Path.cwd() / "checkpoints" / name
+    hint = f"This local job has its checkpoints in {folder}."
+    if isinstance(wanted, str) and "://" not in wanted and not _SIZE.fullmatch(wanted):
+        raise ClientError(
+            f"checkpoint: it must be the size of a claim, such as '10Gi', or a URI, is {wanted!r}. {hint}"
+        )
     asked = checkpoint_of(wanted)
-    if "uri" in asked:
+    if sum(asked.get(source) is not None for source in _SOURCES) != 1:
+        raise ClientError(f"checkpoint: it needs exactly one of {', '.join(_SOURCES)}. {hint}")
+    if asked.get("uri") is not None:
         return {"path": asked.pop("uri"), **asked}
-    kept = {k: v for k, v in asked.items() if not k.startswith("volume")}
-    return {**kept, "path": str(Path.cwd() / "checkpoints" / name)}
+    kept = {k: v for k, v in asked.items() if k not in _SOURCES}
+    return {**kept, "path": str(folder)}
 
 
 def _require_installed(packages: Sequence[str]) -> None:

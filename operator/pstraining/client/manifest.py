@@ -3,14 +3,14 @@
 import copy
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.values import merged, path_of
 from pstraining.client.errors import ClientError
-from pstraining.client.program import JobProgram
+from pstraining.client.program import JobProgram, is_word
 
 Object = dict[str, Any]
 PROGRAM_DIR: Final = "/opt/program"
@@ -51,28 +51,65 @@ class JobOptions:
                 raise ClientError(f"{name}: it must be a dict, is {given!r}.")
         if not isinstance(self.image, str):
             raise ClientError(f"image: it must be a text, is {self.image!r}.")
-        if isinstance(self.packages, str):
-            raise ClientError(f"packages: it must be a list of requirements, such as [{self.packages!r}].")
-        given_packages: object = self.packages
-        if isinstance(given_packages, Iterator):  # the next check would use it up
-            raise ClientError(f"packages: it must be a list of requirements, such as {[*given_packages]}.")
-        requirements: Sequence[object] = self.packages or ()
-        if wrong := [requirement for requirement in requirements if not isinstance(requirement, str)]:
-            raise ClientError(f"packages: requirements are texts, but one is {wrong[0]!r}.")
+        _check_packages(self.packages)
+        _check_variables(self.env)
+        _check_names(self.resources, "resources")
         if not isinstance(self.checkpoint, str | Mapping | None):
             raise ClientError(f"checkpoint: it must be the size of a claim, a URI or a dict, is {self.checkpoint!r}.")
-        if unset := [name for name, value in self.env.items() if value is None]:
-            raise ClientError(f"env: {', '.join(unset)} is None: give it a text, or leave it out.")
+        if self.checkpoint == "":
+            raise ClientError("checkpoint: it is empty: write the size of a claim or a URI, or leave it out.")
         for name in ("training", "checkpoint", "spec"):
             for path, value in _without_json(getattr(self, name), name):
                 raise ClientError(f"{path}: it must be a number, text, boolean, None, list or dict, is {value!r}.")
 
 
+def _check_packages(given: object) -> None:
+    """Check that requirements are a list of texts.
+
+    Raises:
+        ClientError: they are not.
+    """
+    # A later check would use an iterator up.
+    listed = [*given] if isinstance(given, Iterator) else [given] if isinstance(given, str) else None
+    if listed is not None:
+        raise ClientError(f"packages: it must be a list of requirements, such as {listed}.")
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise ClientError(f"packages: it must be a list of requirements, such as ['keras>=3'], is {given!r}.")
+    if wrong := [requirement for requirement in given if not isinstance(requirement, str)]:
+        raise ClientError(f"packages: requirements are texts, but one is {wrong[0]!r}.")
+
+
+def _check_variables(given: Mapping[Any, Any]) -> None:
+    """Check the names and the values of environment variables.
+
+    Raises:
+        ClientError: a name is not a text, or a value is neither a text nor a number.
+    """
+    _check_names(given, "env")
+    if unset := [name for name, value in given.items() if value is None]:
+        raise ClientError(f"env: {', '.join(unset)} is None: give it a text, or leave it out.")
+    if wrong := [
+        f"{name} must be a text or a number, is {value!r}" for name, value in given.items() if not is_word(value)
+    ]:
+        raise ClientError(f"env: {wrong[0]}.")
+
+
+def _check_names(given: Mapping[Any, Any], path: str) -> None:
+    """Check that the names of a dict are texts, as those of JSON.
+
+    Raises:
+        ClientError: a name is not a text.
+    """
+    if wrong := [name for name in given if not isinstance(name, str)]:
+        raise ClientError(f"{path}: names must be texts, but one is {wrong[0]!r}.")
+
+
 def _without_json(value: Any, *steps: str | int) -> Iterator[tuple[str, Any]]:
     """Yield the values that JSON does not have, each with its path."""
     if isinstance(value, Mapping):
+        _check_names(value, path_of(steps))
         for name, item in value.items():
-            yield from _without_json(item, *steps, str(name))
+            yield from _without_json(item, *steps, name)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _without_json(item, *steps, index)
@@ -121,7 +158,7 @@ def build_job(name: str, namespace: str, program: JobProgram, options: JobOption
     }
     if options.training:
         spec["training"] = dict(options.training)
-    if options.checkpoint:
+    if options.checkpoint is not None:
         spec["checkpoint"] = checkpoint_of(options.checkpoint)
     return {
         "apiVersion": names.API_VERSION,

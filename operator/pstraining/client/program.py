@@ -66,6 +66,8 @@ def program_of(
     else:
         if isinstance(arguments, (Mapping, str)):
             raise ClientError("arguments: a script takes the words of its command line, as a list.")
+        if wrong := [word for word in arguments if not is_word(word)]:
+            raise ClientError(f"arguments: a script takes texts and numbers, but one is {wrong[0]!r}.")
         path = Path(program)
         found = JobProgram(path.stem, path.name, {path.name: _read(path)}, tuple(map(str, arguments)))
     if isinstance(files, (str, Path)):
@@ -82,6 +84,11 @@ def program_of(
             "or onto a volume."
         )
     return JobProgram(found.name, found.main, every, found.arguments)
+
+
+def is_word(value: object) -> bool:
+    """Return whether the text of a value is what a program expects in its command line or its environment."""
+    return value is not None and not isinstance(value, (bytes, bytearray, Mapping, list, tuple, set, frozenset))
 
 
 def _read(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Options of `Client.train` with a wrong type are refused by name."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 
 from pstraining.client.client import Client
 from pstraining.client.errors import ClientError
-from pstraining.client.manifest import JobOptions
-from pstraining.client.program import JobProgram
+from pstraining.client.manifest import JobOptions, build_job
+from pstraining.client.program import JobProgram, program_of
 
 
 class OptionsBackend:
@@ -48,12 +49,49 @@ def program() -> None:
         ({"image": Path("a/b")}, "image: it must be a text, is PosixPath"),
         ({"packages": (name for name in ["numpy"])}, r"packages: it must be a list .*, such as \['numpy'\]\."),
         ({"packages": [Path("a.whl")]}, "packages: requirements are texts, but one is PosixPath"),
+        ({"packages": {"keras": ">=3"}}, "packages: it must be a list of requirements, .* is {'keras': '>=3'}"),
+        ({"packages": 3}, "packages: it must be a list of requirements, .* is 3"),
+        ({"env": {"KEY": b"x"}}, "env: KEY must be a text or a number, is b'x'"),
+        ({"env": {"HOSTS": ["a", "b"]}}, r"env: HOSTS must be a text or a number, is \['a', 'b'\]"),
+        ({"env": {1: "a"}}, "env: names must be texts, but one is 1"),
+        ({"resources": {None: 1}}, "resources: names must be texts, but one is None"),
+        ({"training": {"a": [{1: 2}]}}, r"training\.a\[0\]: names must be texts, but one is 1"),
+        ({"checkpoint": ""}, "checkpoint: it is empty"),
         ({"checkpoint": Path("/data")}, "checkpoint: it must be the size of a claim, a URI or a dict"),
     ],
 )
 def test_an_option_with_a_wrong_type_is_named(client: Client, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ClientError, match=said):
         client.train(program, **options)
+
+
+@pytest.mark.parametrize("word", [None, b"x", ["a"], {"a": 1}])
+def test_words_of_a_scripts_command_line_that_are_no_texts_are_named(client: Client, word: Any) -> None:
+    """A program would get `None`, for example."""
+    with pytest.raises(
+        ClientError, match=f"arguments: a script takes texts and numbers, but one is {re.escape(repr(word))}"
+    ):
+        client.train(__file__, arguments=["--seed", word])
+
+
+def test_an_empty_checkpoint_is_not_dropped() -> None:
+    sent = build_job("a", "b", program_of(program, {}, ()), JobOptions(image="i", checkpoint={}))
+    assert sent["spec"]["checkpoint"] == {}, "the API server refuses it"
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "said"),
+    [
+        ("/data/digits", r"checkpoint: it must be the size of a claim, .* is '/data/digits'.* in .*checkpoints/digits"),
+        ("10GB", "checkpoint: it must be the size of a claim, such as '10Gi', or a URI, is '10GB'"),
+        ({}, "checkpoint: it needs exactly one of uri, volume, volumeClaimTemplate"),
+        ({"path": "/data"}, r"checkpoint: it needs exactly one of uri, .* in .*checkpoints/digits"),
+    ],
+)
+def test_a_local_job_does_not_take_a_folder_for_a_size(checkpoint: Any, said: str) -> None:
+    """Its checkpoints would be in another folder than the named one."""
+    with pytest.raises(ClientError, match=said):
+        Client(local=True).train(program, name="digits", checkpoint=checkpoint)
 
 
 def test_none_is_the_default_of_an_option(client: Client) -> None:
