@@ -190,7 +190,12 @@ class Client:
             follow: whether to wait for further lines.
             role: chief, worker, ps or evaluator; by default all.
             index: the task's index; by default all tasks of the role.
+
+        Raises:
+            ClientError: the job does not exist, or the role or the index is none.
         """
+        if index is not None and (not isinstance(index, int) or isinstance(index, bool) or index < 0):
+            raise ClientError(f"index: it must be a whole number from 0, is {index!r}.")
         return self._backend.logs(self._key(job), follow=follow, role=role, index=index)
 
     def progress(self, job: Job | str) -> Progress | None:

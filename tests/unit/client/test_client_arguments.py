@@ -52,6 +52,16 @@ def test_an_index_without_a_role_is_refused_at_once(follow: bool) -> None:
         rig.client.logs("digits", follow=follow, index=0)
 
 
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("index", ["0", -1, 1.0, True])
+def test_an_index_that_is_none_is_refused_at_once(index: Any, follow: bool) -> None:
+    """With follow, no line would ever have the index."""
+    rig = Rig()
+    rig.train()
+    with pytest.raises(ClientError, match=f"^index: it must be a whole number from 0, is {index!r}"):
+        rig.client.logs("digits", follow=follow, role="worker", index=index)
+
+
 def test_a_job_of_another_namespace_is_not_taken_for_one_of_the_same_name() -> None:
     rig = Rig()
     own = rig.train()
