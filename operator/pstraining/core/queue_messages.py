@@ -16,6 +16,8 @@ KEPT: Final = (
     "ps.template and resources wait."
 )
 """The message for a job that runs while Kueue is not installed."""
+_STOPPED_BY_KUEUE: Final = "DeactivatedDueTo"
+"""Begin of the reason of an eviction for which Kueue has set spec.active to false, such as a time limit."""
 
 
 def ignored(state: QueueState) -> str:
@@ -90,12 +92,21 @@ def waiting(state: QueueState) -> str:
     if current is None:
         return "The Workload of the job is being created."
     if not current.is_active:
-        return f"spec.active of Workload {current.name} is false: the job queues again when it is true."
+        return _inactive(current)
     if current.may_run and not state.matches:
         return "The pods of the job have changed: it queues again."
     if state.is_admitted:
         return _cannot_start(state)
     return _reason(current) or f"Workload {current.name} waits for Kueue, which has not answered yet."
+
+
+def _inactive(workload: QueueWorkload) -> str:
+    """Return that a Workload was stopped, and why, if it was not its user who did it."""
+    words = f"spec.active of Workload {workload.name} is false: the job queues again when it is true."
+    found = workload.condition(QueueCondition.EVICTED)
+    if found.get("status") != "True" or not str(found.get("reason", "")).startswith(_STOPPED_BY_KUEUE):
+        return words
+    return f"{found['reason']}: {found.get('message', '')}".removesuffix(".") + f". {words}"
 
 
 def _cannot_start(state: QueueState) -> str:

@@ -115,6 +115,17 @@ def test_a_stopped_workload_queues_again_once_it_is_active(cause: str) -> None:
     assert phase(world) == "Running"
 
 
+def test_a_job_that_kueue_has_stopped_reports_the_cause() -> None:
+    world = running()
+    world.stop_queue("MaximumExecutionTimeExceeded")
+    for _ in world.steps():
+        if phase(world) != "Running":
+            found = world.condition("Running")["message"]
+            assert found.startswith("DeactivatedDueToMaximumExecutionTimeExceeded: The workload is deactivated. ")
+            assert "spec.active" in found
+    assert phase(world) == "Queued"
+
+
 @pytest.mark.parametrize("code", [0, 78])
 def test_a_finished_job_returns_its_quota(code: int) -> None:
     world = running()
