@@ -185,26 +185,35 @@ class QueueWorkload:
         name = str(item["name"])
         flavors = [objects.flavors[f] for f in dict.fromkeys((item.get("flavors") or {}).values())]
         updates = list(self._updates(name))
-        sources = [*((f.get("spec") or {}) for f in flavors), *updates]
         selector: dict[str, str] = {}
         tolerations: list[Mapping[str, Any]] = []
-        for source in sources:
-            selector |= source.get("nodeLabels") or source.get("nodeSelector") or {}
+        for flavor in flavors:
+            selector |= (flavor.get("spec") or {}).get("nodeLabels") or {}
+        for source in (*((f.get("spec") or {}) for f in flavors), *(update for _, update in updates)):
             tolerations += [t for t in source.get("tolerations") or () if t not in tolerations]
         labels, annotations = {kueue.LABEL_POD_SET: name}, dict[str, str]()
-        for update in updates:
-            labels |= update.get("labels") or {}
-            annotations |= update.get("annotations") or {}
+        contradictions: list[str] = []
+        for check, update in updates:
+            for key, target in (("nodeSelector", selector), ("labels", labels), ("annotations", annotations)):
+                values = update.get(key) or {}
+                contradictions += (
+                    f"admission check {check} sets {key} {k} of pod set {name} to {value}, but the flavor or another "
+                    f"check sets it to {target[k]}"
+                    for k, value in values.items()
+                    if target.get(k, value) != value
+                )
+                target.update(values)
         gates: tuple[str, ...] = ()
         if item.get("topologyAssignment"):
             gates = (kueue.GATE_TOPOLOGY,)
             annotations |= {kueue.ANNOTATION_WORKLOAD: self.name, kueue.ANNOTATION_UNCONSTRAINED: "true"}
-        return PodSetAssignment(selector, tuple(tolerations), labels, annotations, gates)
+        return PodSetAssignment(selector, tuple(tolerations), labels, annotations, gates, "; ".join(contradictions))
 
-    def _updates(self, pod_set: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the changes to a pod set by admission checks."""
+    def _updates(self, pod_set: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the names of admission checks, and their changes to a pod set."""
         for check in self.status.get("admissionChecks") or ():
-            yield from (u for u in check.get("podSetUpdates") or () if u.get("name") == pod_set)
+            found = (u for u in check.get("podSetUpdates") or () if u.get("name") == pod_set)
+            yield from ((str(check.get("name", "")), update) for update in found)
 
     def with_conditions(
         self, now: datetime, *changes: tuple[QueueCondition, bool, str, str]

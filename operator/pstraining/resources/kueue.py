@@ -75,6 +75,8 @@ class PodSetAssignment:
     annotations: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
     """Names of scheduling gates, which Kueue removes."""
+    contradiction: str = ""
+    """How an admission check contradicts the flavor or another check; empty if none does."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,9 @@ def place(manifest: dict[str, Any], assigned: Mapping[str, PodSetAssignment]) ->
 
 
 def conflict(job: PSTrainingJob, assigned: Mapping[str, PodSetAssignment]) -> str:
-    """Return how an admission contradicts the pod template of a role; empty if it does not."""
+    """Return how an admission contradicts itself, or the pod template of a role; empty if it does not."""
+    if within := next((each.contradiction for each in assigned.values() if each.contradiction), ""):
+        return within
     for pod_set in pod_sets(job) if assigned else ():
         found, template = assigned.get(pod_set["name"], PodSetAssignment()), pod_set["template"]
         for field_name, own, values in (

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
+
+import pytest
 
 from pstraining.core.actions import Kind
 from pstraining.core.policies.queueing import LOOK_AGAIN
@@ -73,6 +76,31 @@ def test_an_admission_that_contradicts_a_template_is_reported() -> None:
     world.run()
     assert not world.pods
     assert "nodeSelector pool of pod set ps to a" in world.condition("Queued")["message"]
+
+
+@pytest.mark.parametrize(
+    ("updates", "words"),
+    [
+        ([{"nodeSelector": {"pool": "b"}}], "check-0 sets nodeSelector pool"),
+        ([{"labels": {"a": "1"}}, {"labels": {"a": "2"}}], "check-1 sets labels a"),
+        ([{"annotations": {"a": "1"}}, {"annotations": {"a": "2"}}], "check-1 sets annotations a"),
+        ([{"nodeSelector": {"pool": "a"}}, {"labels": {"pool": "b"}}], ""),
+    ],
+)
+def test_an_admission_that_contradicts_itself_is_reported(updates: list[dict[str, Any]], words: str) -> None:
+    world = with_flavor(queued(), {"nodeLabels": {"pool": "a"}})
+    world.checks = True
+    world.reconcile()
+    world.admit()
+    world.workload["status"]["admissionChecks"] = [
+        {"name": f"check-{i}", "state": "Pending", "podSetUpdates": [{"name": "worker", **update}]}
+        for i, update in enumerate(updates)
+    ]
+    world.pass_checks()
+    world.run()
+    assert phase(world) == ("Queued" if words else "Running")
+    assert bool(world.pods) == (not words)
+    assert words in world.condition("Queued")["message"]
 
 
 def test_pods_that_start_while_a_slice_is_checked_follow_the_admission_by_which_the_job_runs() -> None:
