@@ -178,9 +178,9 @@ class Facts:
 
     @cached_property
     def served_shards(self) -> frozenset[int]:
-        """The shards whose primary is ready."""
+        """The shards whose primary serves."""
         primaries = self.without_standbys.pods_of(names.PS)
-        return frozenset(p.index for p in primaries if p.ready and not p.deleting)
+        return frozenset(p.index for p in primaries if p.serves and not p.deleting)
 
     @cached_property
     def sizes(self) -> Mapping[str, Size]:

@@ -125,6 +125,9 @@ _NOT_ADMITTED: Final = (
 
 Source: k8s.io/kubernetes pkg/kubelet/lifecycle and pkg/kubelet/cm."""
 
+_OTHERS_UNREADY: Final = ("ContainersNotReady", "ReadinessGatesNotReady")
+"""A kubelet's reasons for a pod that is not ready. For a silent node, another controller changes the status alone."""
+
 
 def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
@@ -177,6 +180,7 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
         blocked_init=next((c for c in inits if _is_blocked(c)), None),
         init_failures=_init_failures(c for c in inits if c.name not in _sidecars(spec)),
         job_restarts=restarts,
+        others_unready=conditions.get("Ready", {}).get("reason") in _OTHERS_UNREADY,
         others_run=any(s.get("name") != main and "terminated" not in (s.get("state") or {}) for s in statuses),
         active_deadline=spec.get("activeDeadlineSeconds"),
         mount_failure=mount_failure,

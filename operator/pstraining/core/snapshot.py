@@ -126,6 +126,8 @@ class Pod:
     resize: ResizeState = ResizeState.NONE
     resize_message: str = ""
     """The kubelet's message about the resize."""
+    others_unready: bool = False
+    """Whether the kubelet names other containers, or readiness gates, as a cause for which the pod is not ready."""
     others_run: bool = False
     """Whether a container other than the training container runs. Native sidecars, which end with it, do not count."""
     active_deadline: int | None = None
@@ -136,6 +138,11 @@ class Pod:
     """Kubernetes' message about a volume that could not be mounted; empty without one."""
     gates: tuple[str, ...] = ()
     """Names of the pod's scheduling gates; no scheduler places the pod until they are removed (KEP-3521)."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether a PS's server is available, even if another container of its pod is not ready."""
+        return self.ready or (self.others_unready and self.container.runs_program and not self.silent)
 
     @property
     def terminal(self) -> bool:

@@ -2,6 +2,7 @@
 them.
 """
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pstraining.core.observe import observe
 from pstraining.core.policies.failure_counts import FailureCounts, count_failures
 from pstraining.core.snapshot import Pod
-from tests.support.builders import job, pod, terminated, typed
+from tests.support.builders import job, pod, stamp, terminated, typed
 from tests.support.simulation import World, phase
 from tests.unit.core.test_attempts import STARTED
 
@@ -156,3 +157,66 @@ def test_a_native_sidecar_that_does_not_start_is_reported() -> None:
 
 def _observed(found: dict[str, Any]) -> Pod:
     return observe(job(), (), [found]).pods[0]
+
+
+def _break_beside(found: dict[str, Any], since: str, *, reason: str = "ContainersNotReady") -> None:
+    """Let a container beside the training container fail, so that the pod is not ready."""
+    found["spec"]["containers"].append({"name": "shipper"})
+    crashes = {
+        "name": "shipper",
+        "restartCount": 3,
+        "ready": False,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    }
+    found["status"]["containerStatuses"].append(crashes)
+    (ready,) = (c for c in found["status"]["conditions"] if c["type"] == "Ready")
+    ready |= {"status": "False", "reason": reason, "lastTransitionTime": since}
+
+
+def _with_standbys() -> World:
+    world = World(job(spec={"ps": {"standby": {"mode": "Warm"}}}))
+    world.settle()
+    world.pods["digits-ps-0"]["status"]["containerStatuses"][0]["state"]["running"] = {"startedAt": stamp(world.now)}
+    world.now += timedelta(minutes=5)
+    return world
+
+
+def test_a_server_beside_a_container_that_fails_keeps_its_state() -> None:
+    """Another container's failure must cost no training since the last checkpoint: the server itself serves."""
+    world = _with_standbys()
+    _break_beside(world.pods["digits-ps-0"], stamp(world.now))
+    world.settle()
+    assert world.job is not None
+    assert (world.job["status"]["takeovers"], world.job["status"]["phase"]) == (0, "Running")
+    assert "digits-ps-0" in world.pods
+
+
+def test_a_server_that_does_not_serve_is_replaced_beside_a_container_that_fails_as_well() -> None:
+    world = _with_standbys()
+    _break_beside(world.pods["digits-ps-0"], stamp(world.now))
+    world.pods["digits-ps-0"]["status"]["containerStatuses"][0]["ready"] = False
+    world.settle()
+    assert world.job is not None
+    assert world.job["status"]["takeovers"] == 1
+
+
+@pytest.mark.parametrize("silent", ["its node was given up", "its node was given up after the container had failed"])
+def test_a_server_on_a_node_that_does_not_answer_is_replaced(silent: str) -> None:
+    world = _with_standbys()
+    world.nodes = {"node-1": "Unknown", "node-2": "True"}
+    world.pods["digits-standby-0"]["spec"]["nodeName"] = "node-2"
+    # The node controller changes the condition's status alone.
+    _break_beside(world.pods["digits-ps-0"], stamp(world.now), reason="ContainersNotReady" if "after" in silent else "")
+    for _ in range(2):
+        world.reconcile()
+    assert world.job is not None
+    assert world.job["status"]["shards"][0]["lastCause"] == "node lost"
+
+
+def test_a_job_whose_servers_run_beside_a_container_that_never_starts_trains() -> None:
+    world = World(job())
+    world.settle()
+    _break_beside(world.pods["digits-ps-0"], stamp(world.now))
+    world.now += timedelta(minutes=5)
+    world.settle()
+    assert phase(world) == "Running"

@@ -172,7 +172,7 @@ def _lacks_since(snapshot: Snapshot, child: Child) -> datetime | None:
 
 def _waits_since(pod: Pod, now: datetime) -> datetime:
     """Return when a pod began to wait; a time in the future if the pod works or has ended."""
-    works = pod.ready if pod.role == names.PS else pod.container.runs_program
+    works = pod.serves if pod.role == names.PS else pod.container.runs_program
     if works or pod.container.terminated is not None:
         return now + UNEXPLAINED_GRACE
     return max(t for t in (pod.created, pod.ready_changed, pod.container.started_at) if t is not None)

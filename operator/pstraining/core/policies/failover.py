@@ -105,7 +105,7 @@ def shards(
 
 def usable(pod: Pod) -> bool:
     """Whether clients can use this server."""
-    return pod.ready and not pod.deleting and not pod.terminal
+    return pod.serves and not pod.deleting and not pod.terminal
 
 
 def promotions(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Iterator[Apply]:
@@ -195,7 +195,7 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     if primary.terminal:
         detail = f"with code {end.exit_code}" if end is not None else f"({primary.reason or primary.phase})"
         return Loss(LossCause.ENDED, end.finished_at if end is not None else None, detail)
-    if primary.ready:
+    if primary.serves:
         return None
     changed, started = primary.ready_changed, container.started_at
     # Before a container is ready for the first time, the last change of its pod is older than its start.
