@@ -5,7 +5,6 @@ import json
 from datetime import timedelta
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from pstraining.cli.tasks import tasks_of
 from tests.support.builders import NOW, job, pod, stamp, terminated
 from tests.support.cli_cluster import Object, WithJobs
 from tests.support.simulation import World, running
-
-PAGE = Path(__file__).parents[3] / "docs" / "users" / "watch-a-job.md"
 
 
 def rendered(found: RenderableType, width: int = 110) -> str:
@@ -78,39 +75,6 @@ def test_a_running_job() -> None:
     assert found["notes"] == []
     assert all(not r["withoutPod"] and not r["givenUp"] for r in found["roles"])
     json.dumps(found, allow_nan=False)
-
-
-def test_a_job_in_trouble_as_the_docs_show_it() -> None:
-    world = running(ps={"replicas": 1, "standby": {"mode": "Warm"}})
-    assert world.job is not None
-    world.end("worker", 1, 137, "loading\nKilled", member=0)
-    world.pods["digits-standby-0"]["status"] = {
-        "phase": "Pending",
-        "conditions": [
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "0/2 nodes are available: 2 Insufficient memory.",
-            }
-        ],
-    }
-    world.pods["digits-standby-0"]["spec"].pop("nodeName")
-    world.now += timedelta(seconds=40)
-    world.settle()
-    cluster = of(world)
-    message = "Shard 0: pod digits-standby-0 cannot be scheduled"
-    cluster.there_events[world.job["metadata"]["uid"]] = [event("StandbyMissing", message, seconds=4, kind="Warning")]
-    cluster.there_metrics = {
-        name: 'pstraining_compute_devices{type="%s"} 1' % ("CPU" if "chief" in name else "GPU")
-        for name in world.pods
-        if "ps" not in name and "standby" not in name
-    }
-    found = overview.look(cluster, "default", "digits")
-    shown = rendered(tree(found, world.now + timedelta(seconds=30)))
-    assert shown in PAGE.read_text(), shown
-    table_shown = rendered(table([overview.summary(world.job)], world.now, namespaces=False))
-    assert table_shown in PAGE.read_text(), table_shown
 
 
 def test_the_table_keeps_a_row_a_line_and_shows_namespaces_for_all() -> None:

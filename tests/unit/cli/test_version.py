@@ -48,7 +48,9 @@ def test_an_unreadable_version_is_unknown() -> None:
 
 def test_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster: Any = Installation()
-    cluster.paths[OPERATORS] = [deployment(version="0.0.9")]
+    operator = deployment(version="0.0.9")
+    operator["metadata"] |= {"namespace": "pstraining-system", "name": "pstraining-operator"}
+    cluster.paths[OPERATORS] = [operator]
     monkeypatch.setattr("pstraining.cli.commands.version.KubeconfigClient", lambda context: cluster)
     text = CliRunner().invoke(app, ["version"]).output
     page = (Path(__file__).parents[3] / "docs" / "operators" / "doctor.md").read_text(encoding="utf-8")
