@@ -2,8 +2,8 @@
 
 In a cluster: `kubectl apply -f job.yaml`. On this machine:
 
-    python -m examples.convnet.write /tmp/digits
-    DATA=/tmp/digits python -m pstraining.runtime.local --ps 1 --workers 2 --checkpoint-dir /tmp/convnet \
+    python -m examples.convnet.write /tmp/convnet-data
+    DATA=/tmp/convnet-data python -m pstraining.runtime.local --ps 1 --workers 2 --checkpoint-dir /tmp/convnet \
         -m examples.convnet mixed_bfloat16
 """
 

@@ -2,7 +2,7 @@
 
 In a cluster: `kubectl apply -f job.yaml`. On this machine:
 
-    python -m pstraining.runtime.local --ps 1 --workers 2 --checkpoint-dir /tmp/digits -m examples.fit
+    python -m pstraining.runtime.local --ps 1 --workers 2 --checkpoint-dir /tmp/digits-fit -m examples.fit
 """
 
 import os

@@ -2,8 +2,8 @@
 
 In a cluster: `kubectl apply -f job.yaml`. On this machine:
 
-    python -m examples.tfrecords.write /tmp/digits
-    DATA=/tmp/digits python -m pstraining.runtime.local --ps 1 --workers 2 -m examples.tfrecords
+    python -m examples.tfrecords.write /tmp/tfrecords
+    DATA=/tmp/tfrecords python -m pstraining.runtime.local --ps 1 --workers 2 -m examples.tfrecords
 """
 
 import os
