@@ -70,3 +70,16 @@ def test_groups_without_a_user_are_refused_in_a_pod_too(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="name that user with as or --as"):
         chosen(merged([]), Overrides(impersonate_groups=("viewers",)), pod)
     assert chosen(merged([]), Overrides(impersonate="jane", impersonate_groups=("viewers",)), pod).user.impersonate
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_kubeconfig_in_each_encoding_that_kubectl_reads(encoding: str, tmp_path: Path) -> None:
+    """PowerShell's `kubectl config view --raw > config` writes UTF-16."""
+    file = tmp_path / "config"
+    mark = "\ufeff" if encoding in ("utf-16-le", "utf-16-be") else ""
+    text = json.dumps(
+        {"current-context": "größe", "users": [{"name": "a", "user": {"token": "ä"}}]}, ensure_ascii=False
+    )
+    file.write_bytes(f"{mark}{text}\r\n".encode(encoding))
+    found = load(Overrides(kubeconfig=str(file)), {})
+    assert (found.current_context, found.users["a"].token) == ("größe", "ä")

@@ -17,6 +17,7 @@ from pstraining.api.values import path_of
 from pstraining.cli.connection.models import Context, File, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
+from pstraining.cli.reading.sources import text_of
 from pstraining.cli.reading.texts import first_document
 
 KUBECONFIG: Final = "KUBECONFIG"
@@ -49,7 +50,7 @@ def load(overrides: Overrides, environ: Mapping[str, str]) -> Kubeconfig:
     missing: list[str] = []
     for name in _names(overrides, environ):
         try:
-            found.append((name, Path(name).read_text(encoding="utf-8")))
+            found.append((name, text_of(Path(name).read_bytes())))
         except FileNotFoundError as error:
             if overrides.kubeconfig:
                 raise CommandError(f"--kubeconfig {name}: there is no such file.") from error

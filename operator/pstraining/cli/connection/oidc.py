@@ -15,6 +15,7 @@ from pstraining.cli.connection.kubeconfig import merged
 from pstraining.cli.connection.models import AuthProvider
 from pstraining.cli.errors import CommandError
 from pstraining.cli.output import yaml_text
+from pstraining.cli.reading.sources import text_of
 from pstraining.cli.reading.texts import first_document
 
 WAITS: Final = 40
@@ -100,7 +101,7 @@ def _system_authorities() -> str:
 def _stored(user: str, origin: str) -> AuthProvider | None:
     """Return a user's provider, as its kubeconfig has it now; None if it cannot be read."""
     try:
-        found = merged([(origin, Path(origin).read_text(encoding="utf-8"))]).users.get(user)
+        found = merged([(origin, text_of(Path(origin).read_bytes()))]).users.get(user)
     except (OSError, UnicodeDecodeError, CommandError):
         return None
     return None if found is None else found.auth_provider
@@ -111,7 +112,7 @@ def _store(settings: dict[str, str], user: str, origin: str) -> None:
     with _locked(Path(f"{origin}.lock")):
         path = Path(origin).resolve()
         # Another reader or writer would change values such as 12:30 and 1e10, whose types differ in YAML's versions.
-        content = first_document(origin, path.read_text(encoding="utf-8"))
+        content = first_document(origin, text_of(path.read_bytes()))
         for entry in content["users"]:
             if entry["name"] == user:
                 entry["user"]["auth-provider"]["config"] = settings

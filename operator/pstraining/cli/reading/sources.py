@@ -109,10 +109,19 @@ def _file(name: str) -> ManifestSource | CommandError:
         return CommandError(f"{name} cannot be read: {error.strerror or error}")
 
 
-def _decoded(name: str, data: bytes) -> ManifestSource | CommandError:
+def text_of(data: bytes) -> str:
+    """Return a file's text: UTF-8, or UTF-16 with a byte order mark, which editors and PowerShell of Windows write.
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
     encoding = next((found for mark, found in _MARKS.items() if data.startswith(mark)), "utf-8")
+    return data.decode(encoding)
+
+
+def _decoded(name: str, data: bytes) -> ManifestSource | CommandError:
     try:
-        return ManifestSource(name, data.decode(encoding))
+        return ManifestSource(name, text_of(data))
     except UnicodeDecodeError as error:
         return CommandError(f"{name} cannot be read: {error}")
 
