@@ -4,8 +4,9 @@ Every worker builds the same graph, with its variables on the parameter servers,
 chief (worker 0 in a job without one) initialises the variables and saves checkpoints; updates are asynchronous.
 Training ends at the requested global step, and every worker then exits with 0.
 
-When a parameter server dies, MonitoredTrainingSession creates a new session, and the chief's session restores the newest
-checkpoint. If the program ends with an error instead, its launcher runs it again, and it restores the same checkpoint.
+When a parameter server dies, MonitoredTrainingSession creates a new session, and the chief's session restores the
+newest checkpoint. If the program ends with an error instead, its launcher runs it again, and it restores the same
+checkpoint.
 """
 
 import argparse

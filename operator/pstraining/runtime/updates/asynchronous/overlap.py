@@ -70,7 +70,7 @@ class OverlappedUpdates(AsyncUpdates):
             )
         super().__init__(worker, store, computer, compressor, bound=bound, blend=blend)
         numbers = range(len(self._formats))
-        self._push_and_pull = [
+        self._push_and_pull: list[TracedFunction] = [
             tf.function(partial(self._emit_push_and_pull, fmt), autograph=False, reduce_retracing=True)
             for fmt in numbers
         ]

@@ -120,7 +120,7 @@ class AsyncUpdates(BoundUpdates):
         in_one = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
         self._compute_and_push = [tf.function(partial(in_one, fmt), reduce_retracing=True) for fmt in numbers]
         self._pull = [tf.function(partial(self._emit_fetch, fmt), autograph=False) for fmt in numbers]
-        self._push = [
+        self._push: list[TracedFunction] = [
             tf.function(partial(self._emit_push, fmt), autograph=False, reduce_retracing=True) for fmt in numbers
         ]
         self._ask = tf.function(self._emit_ask, autograph=False)
