@@ -110,7 +110,7 @@ class RingTransport:
             BrokenRingError: the ring cannot form, or is no longer needed.
         """
         self._forget_before(topology)
-        links = NeighborLinks(topology)
+        links = NeighborLinks()
         try:
             data, heartbeat = (self._dial(topology, kind) for kind in (_DATA, _HEARTBEAT))
         except OSError:
@@ -272,8 +272,7 @@ class RingTransport:
 class NeighborLinks:
     """The connections to both neighbors in one ring, until it is left or breaks."""
 
-    def __init__(self, topology: RingTopology) -> None:
-        self.topology = topology
+    def __init__(self) -> None:
         self.left: socket.socket | None = None
         self.right: socket.socket | None = None
         self.broken: BrokenRingError | None = None

@@ -13,16 +13,13 @@ ALONE_SECONDS: Final = 10.0
 
 
 def wait_for_workers(
-    check: Callable[[], None],
-    workers_present: Callable[[], Collection[object]],
-    clock: Callable[[], float] = time.monotonic,
+    check: Callable[[], None], workers_present: Callable[[], Collection[object]]
 ) -> Callable[[], None]:
     """Return a function that waits for GATHER_POLL seconds.
 
     Args:
         check: called first; it raises if the wait is over.
         workers_present: returns the workers that can push.
-        clock: returns seconds.
 
     The function raises:
         StateLostError: no worker was present for ALONE_SECONDS.
@@ -34,8 +31,8 @@ def wait_for_workers(
         if workers_present():
             alone_since.clear()
         elif not alone_since:
-            alone_since.append(clock())
-        elif clock() - alone_since[0] > ALONE_SECONDS:
+            alone_since.append(time.monotonic())
+        elif time.monotonic() - alone_since[0] > ALONE_SECONDS:
             raise StateLostError
         time.sleep(GATHER_POLL)
 

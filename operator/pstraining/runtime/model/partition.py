@@ -236,37 +236,18 @@ def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array
     return np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else np.ascontiguousarray(parts[0])
 
 
-def pack_over(layout: Layout, segment: Segment, values: Mapping[str, Array], initial: Array) -> Array:
-    """Return a segment's vector from tensors by path, with initial values for missing tensors."""
-    if all(layout.tensors[slice_.tensor].path not in values for slice_ in segment.slices):
-        return initial
-    if segment.group == TABLE:
-        return pack(layout, segment, values)
-    vector, offset = np.array(initial), 0
-    for slice_ in segment.slices:
-        found = values.get(layout.tensors[slice_.tensor].path)
-        if found is not None:
-            vector[offset : offset + slice_.size] = np.reshape(found, [-1])[slice_.begin : slice_.end]
-        offset += slice_.size
-    return vector
-
-
-def unpack(
-    layout: Layout, vectors: Sequence[tuple[Segment, Array]], only: Sequence[str] | None = None
-) -> dict[str, Array]:
-    """Return tensors by path from the vectors of segments; with `only`, those of these groups."""
-    wanted = {index for index, tensor in enumerate(layout.tensors) if only is None or tensor.group in only}
+def unpack(layout: Layout, vectors: Sequence[tuple[Segment, Array]]) -> dict[str, Array]:
+    """Return tensors by path from the vectors of segments."""
     found: dict[int, Array] = {}
     for segment, vector in vectors:
         offset = 0
         for slice_ in segment.slices:
             tensor = layout.tensors[slice_.tensor]
-            if slice_.tensor in wanted:
-                whole = found.setdefault(slice_.tensor, np.empty([tensor.size], vector.dtype))
-                if slice_.stride:
-                    whole.reshape(tensor.shape)[slice_.begin :: slice_.stride] = vector
-                    continue
-                whole[slice_.begin : slice_.end] = vector[offset : offset + slice_.size]
+            whole = found.setdefault(slice_.tensor, np.empty([tensor.size], vector.dtype))
+            if slice_.stride:
+                whole.reshape(tensor.shape)[slice_.begin :: slice_.stride] = vector
+                continue
+            whole[slice_.begin : slice_.end] = vector[offset : offset + slice_.size]
             offset += slice_.size
     return {
         layout.tensors[index].path: whole.reshape(layout.tensors[index].shape) for index, whole in sorted(found.items())

@@ -99,10 +99,10 @@ class Tracker:
         self._end = lambda run: run.fail()
         self.close(seconds)
 
-    def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Log queued points, end the run as stopped from outside, and return within this number of seconds."""
+    def stop(self) -> None:
+        """Log queued points, end the run as stopped from outside, and return within STOP_SECONDS."""
         self._end = lambda run: run.stop()
-        self.close(seconds)
+        self.close()
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
         """Log queued points, and return within this number of seconds; another chief continues the run."""

@@ -6,7 +6,7 @@ left is an OSError here: a PermissionError for denied access, a FileNotFoundErro
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -117,11 +117,11 @@ class Bucket:
         with _os_errors(self._of(key)):
             return obstore.head(self._store, key)["size"]
 
-    def why_unsigned(self, environ: Mapping[str, str] = os.environ) -> str | None:
+    def why_unsigned(self) -> str | None:
         """Return why no URL can be signed that stores an object as `put` does; None if one can."""
         if not isinstance(self._store, S3Store | GCSStore):
             return "the store has no signed URLs"
-        found = next((name for name in environ if name.upper().startswith(ENCRYPTION)), None)
+        found = next((name for name in os.environ if name.upper().startswith(ENCRYPTION)), None)
         return f"a signed URL would not have the encryption that {found} requests" if found else None
 
     def sign(self, method: Literal["GET", "PUT"], key: str, seconds: float) -> str:
