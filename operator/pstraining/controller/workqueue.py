@@ -7,7 +7,6 @@ can use a virtual clock.
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -15,8 +14,6 @@ from typing import Final
 
 from pstraining.controller.informer_cache import Key
 from pstraining.kube.slots import AdaptiveLimiter
-
-logger = logging.getLogger(__name__)
 
 BASE_DELAY_SECONDS = 0.05
 """Back-off after the first failure, before jitter: about the time in which the watch catches up with a write."""
@@ -78,11 +75,6 @@ class WorkQueue:
     def depth(self) -> int:
         """Number of keys that wait for a pass now, without those whose deadline is in the future."""
         return len(self._ready)
-
-    @property
-    def opened(self) -> bool:
-        """Whether `open` was called."""
-        return self._opened
 
     def oldest_age(self) -> float:
         """Return the seconds that the longest-waiting key has waited."""

@@ -41,13 +41,10 @@ def test_the_formulas_are_those_of_their_source() -> None:
 
 
 def test_the_classic_case() -> None:
-    """With a hundred workers and ten servers, each server receives 1.02 GB and sends as much, in 0.82 s at 10
-    Gbit/s.
-    """
+    """With a hundred workers and ten servers, each server receives 1.02 GB and sends as much."""
     worker, server = links(CLASSIC, VALUES)
     assert (worker.sent, worker.received) == (102.4e6, 102.4e6)
     assert (server.sent, server.received) == (1.024e9, 1.024e9)
-    assert round(bandwidth.seconds((worker, server), 10_000), 2) == 0.82
     assert recommended(CLASSIC, VALUES) == 100
     assert recommended(replace(CLASSIC, mode=Mode.HYBRID), VALUES) == 1
 

@@ -14,6 +14,7 @@ from pstraining.cli.client import Object
 from pstraining.cli.doctor.advice import (
     LAUNCHER_WAITS,
     NAMESPACE,
+    NOT_READY,
     NOTHING_HAPPENS,
     OF_EVENTS,
     OF_FAILURES,
@@ -185,7 +186,7 @@ def _pods(found: JobEvidence) -> Iterator[Check]:
             ][-1:]
         )
         if reasons and task.pod.name not in stated and not task.pod.ready and not is_suspended(found.job):
-            advice = Advice(f"kubectl describe pod {task.pod.name}{NAMESPACE}", "pods-run-and-do-not-become-ready")
+            advice = Advice(f"kubectl describe pod {task.pod.name}{NAMESPACE}", NOT_READY)
             yield found.cause(
                 state(task), f"{task.name} ({task.pod.name}): {'; '.join(reasons)}", advice, _unless(runs)
             )

@@ -117,11 +117,6 @@ def busiest(found: Iterable[Link]) -> Link:
     return max(found, key=lambda link: link.busier)
 
 
-def seconds(found: Iterable[Link], megabits: float) -> float:
-    """Return the seconds that the busiest link takes at a bandwidth in megabits per second each way."""
-    return busiest(found).busier * 8 / (megabits * 1e6)
-
-
 def with_servers(how: Exchange, number: int) -> Exchange:
     """Return the exchange with another number of parameter servers."""
     return replace(how, servers=number)
