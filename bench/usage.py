@@ -15,8 +15,7 @@ class Usage:
     cpu: float
     """Seconds of CPU time, user and system."""
     rss: float
-    peak: float
-    """Resident megabytes: present and maximum."""
+    """Resident megabytes."""
 
 
 def usage(pid: int) -> Usage:
@@ -24,5 +23,4 @@ def usage(pid: int) -> Usage:
     folder = Path(f"/proc/{pid}")
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    rss, peak = (int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
-    return Usage((int(fields[11]) + int(fields[12])) / TICKS, rss, peak)
+    return Usage((int(fields[11]) + int(fields[12])) / TICKS, int(status["VmRSS"].split()[0]) / 1024)

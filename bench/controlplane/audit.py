@@ -24,7 +24,6 @@ class Write:
     resource: str
     name: str
     code: int
-    received: float
     accepted: float
     """Time of the request's end, in seconds since 1970."""
 
@@ -40,10 +39,6 @@ class AuditLog(AuditFiles):
     def since(self, mark: Mark, namespace: str) -> list[Write]:
         """Return the writes in a namespace since a mark."""
         return [_write(json.loads(line)) for line in self.lines(mark) if namespace.encode() in line]
-
-    def size_since(self, mark: Mark, namespace: str) -> int:
-        """Return the number of lines about a namespace."""
-        return sum(namespace.encode() in line for line in self.lines(mark))
 
     async def quiet(self, namespace: str, seconds: float, limit: float, agent: str = "") -> None:
         """Wait until a namespace had no writes, or none by one agent, for a given time.
@@ -97,7 +92,6 @@ def _write(entry: dict[str, object]) -> Write:
         resource=f"{resource}/{sub}" if sub else resource,
         name=str(target.get("name", "")),
         code=int(status.get("code", 0)) if isinstance(status, dict) else 0,
-        received=_seconds(str(entry["requestReceivedTimestamp"])),
         accepted=_seconds(str(entry["stageTimestamp"])),
     )
 

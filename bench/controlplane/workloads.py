@@ -34,11 +34,6 @@ class Shape:
         """Number of objects that the operator creates for the load."""
         return self.jobs * len(rendered(job("any", "any", self.ps, self.workers)))
 
-    @property
-    def pods(self) -> int:
-        """Number of pods that will run."""
-        return self.jobs * (self.ps + self.workers)
-
     def manifests(self, namespace: str) -> list[dict[str, Any]]:
         """Return the jobs."""
         return [job(namespace, f"b-{number}", self.ps, self.workers) for number in range(self.jobs)]

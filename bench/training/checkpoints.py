@@ -43,7 +43,6 @@ QUIET: Final = 5
 class Sampled:
     """A process's memory over time."""
 
-    pid: int
     seen: list[tuple[float, float]]
 
     def growth(self, begin: float, end: float) -> float:
@@ -56,7 +55,7 @@ class Sampled:
 @contextmanager
 def sampled(pid: int) -> Iterator[Sampled]:
     """Read a process's resident memory every 20 ms."""
-    found, over = Sampled(pid, []), threading.Event()
+    found, over = Sampled([]), threading.Event()
 
     def sample() -> None:
         while not over.wait(0.02):
