@@ -66,7 +66,6 @@ class Mark:
 class Module:
     """The marks and test functions of one file."""
 
-    file: str
     marks: tuple[Mark, ...]
     source: str = field(repr=False)
 
@@ -93,7 +92,7 @@ def module(file: str, source: str) -> Module:
     """Return the parsed file, cached because several pages use it."""
     reader = _Reader.of(file, source)
     marks = reader.marks(ast.parse(source).body, "") if reader.lines else ()
-    return Module(file, tuple(sorted(marks, key=lambda mark: mark.line)), source)
+    return Module(tuple(sorted(marks, key=lambda mark: mark.line)), source)
 
 
 def problems(modules: dict[str, Module]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Faults for end-to-end tests: kill a container, kill a process in it, pull a node's cable.
+"""Faults for end-to-end tests: kill a container, kill or suspend a process, pull a node's cable.
 
 Cutting and restoring a cable are idempotent. Each fault fails with a message that lists the
 containers, processes or nodes found. Faults are commands, and functions for tests.
@@ -30,7 +30,6 @@ class Target:
 
     pod: str
     container: str
-    container_id: str
     node: str
     pid: int
 
@@ -66,13 +65,13 @@ def kill_process(pod: str, pattern: str, container: str | None = None, layout: L
 
 
 @contextlib.contextmanager
-def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout | None = None) -> Iterator[None]:
+def stopped(pod: str, pattern: str) -> Iterator[None]:
     """Suspend matching processes in the block (SIGSTOP); the kernel still accepts connections for them.
 
     Raises:
         ClusterError: see `find_processes`.
     """
-    hits = find_processes(pod, pattern, container, layout)
+    hits = find_processes(pod, pattern)
     try:
         for pid in hits:
             os.kill(pid, signal.SIGSTOP)
@@ -84,14 +83,14 @@ def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout
 
 
 @contextlib.contextmanager
-def without_api(layout: Layout | None = None) -> Iterator[None]:
+def without_api() -> Iterator[None]:
     """Suspend the API server in the block (SIGSTOP): connections are accepted, and requests not answered.
 
     Raises:
         ClusterError: the API server does not run.
     """
     name = "kube-apiserver"
-    found = {record.name: record for record in procs.read_records((layout or read_layout(os.environ)).records)}
+    found = {record.name: record for record in procs.read_records(read_layout(os.environ).records)}
     if name not in found or not procs.is_alive(found[name]):
         raise ClusterError(f"no {name} of this cluster runs; there are: {', '.join(sorted(found)) or 'no daemons'}")
     os.kill(found[name].pid, signal.SIGSTOP)
@@ -150,7 +149,7 @@ def find_container(pod: str, container: str | None, layout: Layout) -> Target:
         pid = int((bundle / "init.pid").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ClusterError(f"{namespace}/{name}: container {status['name']} has no process on {node}") from error
-    return Target(f"{namespace}/{name}", str(status["name"]), container_id, node, pid)
+    return Target(f"{namespace}/{name}", str(status["name"]), node, pid)
 
 
 def choose_container(pod: dict[str, Any], container: str | None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ links and keep existing ones, and thereby repair a cluster.
 """
 
 import json
-from pathlib import Path
 
 from localcluster.errors import ClusterError
 from localcluster.layout import ClusterPlan, NodePlan
@@ -138,8 +137,3 @@ def remove_all(prefix: str) -> None:
     for name in sorted(namespaces()):
         if name.startswith(f"{prefix}-"):
             run(["ip", "netns", "delete", name], check=False)
-
-
-def link_exists(name: str) -> bool:
-    """Return whether the host has a link of this name."""
-    return Path(f"/sys/class/net/{name}").exists()

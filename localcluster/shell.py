@@ -98,7 +98,7 @@ def log_hint(log: Path) -> str:
     return f"log: {log}\n{tail(log)}"
 
 
-def tail(log: Path, lines: int = TAIL_LINES) -> str:
+def tail(log: Path) -> str:
     """Return the last lines of a log, indented, or a note that the log cannot be read."""
     try:
         with log.open("rb") as stream:
@@ -106,7 +106,7 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
             text = stream.read().decode(errors="replace")
     except OSError:
         return "  (no log)"
-    return "\n".join(f"  | {line[:300]}" for line in text.splitlines()[-lines:])
+    return "\n".join(f"  | {line[:300]}" for line in text.splitlines()[-TAIL_LINES:])
 
 
 def wait_for(

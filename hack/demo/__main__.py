@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hack.demo.job import ChiefLog, Job, JobFailedError, read_result
+from hack.demo.job import ChiefLog, Job, JobFailedError, read_accuracy
 from hack.test_cluster import ROOT, ClusterSession, Target
 from localcluster.errors import ClusterError
 from localcluster.images import image_repository
@@ -105,14 +105,14 @@ def operator_diagnosis(target: Target) -> str:
 
 def report(session: ClusterSession, target: Target, job: Job, log: str) -> int:
     """Show the job and its accuracy, and return the exit status."""
-    result = read_result(log)
+    accuracy = read_accuracy(log)
     print("\n$ kubectl get pstj")
     print(job.kubectl("get", "pstj"))
-    if result is None:
+    if accuracy is None:
         print("The chief's log holds no result:\n" + log[-3000:], file=sys.stderr)
         return 1
     source = "" if session.context else ", computed from the restored checkpoint"
-    print(f"test accuracy {result.test_accuracy:.4f}{source}")
+    print(f"test accuracy {accuracy:.4f}{source}")
     print(f"\nWhere the time went:\n{session.progress.table()}")
     if session.context is None:
         print(f"""
@@ -123,7 +123,7 @@ The cluster is still up. Look around:
   kubectl get all
 Take it down:
   make cluster-down""")
-    if result.test_accuracy < WANTED_ACCURACY:
+    if accuracy < WANTED_ACCURACY:
         print(f"\nerror: the accuracy is below {WANTED_ACCURACY}", file=sys.stderr)
         return 1
     return 0

@@ -5,7 +5,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hack.test_cluster import Target
@@ -22,14 +21,6 @@ Object = Mapping[str, Any]
 
 class JobFailedError(ClusterError):
     """The job has failed, or has not ended in time."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result in the chief's final log line."""
-
-    test_accuracy: float
-    line: Object
 
 
 def condition(job: Object, kind: str) -> Object | None:
@@ -64,11 +55,11 @@ def read_events(log: str) -> list[Object]:
     return found
 
 
-def read_result(log: str) -> Result | None:
-    """Return the chief's last result; None without one."""
+def read_accuracy(log: str) -> float | None:
+    """Return the test accuracy in the chief's last result; None without one."""
     for entry in reversed(read_events(log)):
         if entry["event"] == "result" and isinstance(entry.get("test_accuracy"), int | float):
-            return Result(float(entry["test_accuracy"]), entry)
+            return float(entry["test_accuracy"])
     return None
 
 
