@@ -74,12 +74,6 @@ def check(world: World) -> None:
     assert len(alive) <= 1, "two attempts of the chief live"
 
 
-def spec_of(world: World) -> dict[str, Any]:
-    assert world.job is not None
-    found: dict[str, Any] = world.job["spec"]
-    return found
-
-
 @THOROUGH
 @given(spec=SPECS, history=HISTORIES)
 @example(spec={}, history=[("die", "", 5, 0), ("end", "chief", 0, 1), ("die", "", 1, 0), ("delete", "chief", 0, 0)])

@@ -58,7 +58,7 @@ class Worker:
     left: int | None = None
     held: int | None = None
     sum: frozenset[Gradient] = frozenset()
-    roster: int = 0
+    view: int = 0
 
     @property
     def standing(self) -> WorkerState:
@@ -72,7 +72,7 @@ class Cluster:
     standby: Server = field(default_factory=Server)
     """The state of the arbiter's standby; its attempt is that of its last step."""
     prepared: bool = False
-    roster: int = 0
+    view: int = 0
     members: int = 0
     admitted: int = 0
     closed: bool = False
@@ -92,7 +92,7 @@ class Cluster:
 
     @property
     def session(self) -> tuple[int, int]:
-        return self.restores, self.roster
+        return self.restores, self.view
 
     def form(self, step: int, attempt: int) -> None:
         arbiter = self.servers[0]
@@ -153,7 +153,7 @@ class Cluster:
             server.attempt, server.pushed = following, {}
         self.standby = Server(first.step, self.made_in, history=list(first.history))
         self.members, self.admitted, self.closed, self.prepared = 0, 0, False, False
-        self.roster += 1
+        self.view += 1
 
     def leave(self, me: Worker) -> None:
         if me.ring is not None:
@@ -186,9 +186,9 @@ def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
     """Run a worker's program; at every yield other processes act, or it crashes."""
     gradient: Gradient | None = None
     while True:
-        if me.roster != cluster.roster:
+        if me.view != cluster.view:
             cluster.leave(me)
-            me.roster = cluster.roster
+            me.view = cluster.view
         observation, session = cluster.look(), cluster.session
         yield
         if session != cluster.session:

@@ -10,8 +10,6 @@ from tests.support.servers import Rig
 from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-BASE = 64 * 256 * 4
-"""Bytes of the frozen kernel."""
 
 
 def adagrad() -> Any:
