@@ -18,6 +18,7 @@ from pstraining.core.policies import resharding, teardown
 from pstraining.core.policies.resharding import ReshardingStep
 from pstraining.resources.installation import STANDARD, Installation, ProgressEndpoint
 from tests.support.builders import deep_merge, job
+from tests.support.cluster_maps import cluster_map, layout
 from tests.support.copying import copied
 from tests.support.simulation import World, phase
 from tests.support.soak_marks import ALL, THOROUGH
@@ -131,7 +132,7 @@ def is_hot(world: World) -> bool:
 
 def save(world: World) -> None:
     """Let the chief of hot standbys, if it is asked to, save the whole state and end."""
-    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
+    found = cluster_map(world)
     chiefs = [p for n, p in world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
     if "nextLayout" in found and chiefs and "deletionTimestamp" not in chiefs[0]["metadata"]:
         term = int(chiefs[0]["metadata"]["labels"][names.LABEL_TERM])
@@ -147,17 +148,11 @@ def led(world: World) -> int | None:
 
 def lead(world: World) -> None:
     """Let the chief of hot standbys, if it may, lead training to the next layout."""
-    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
+    found = cluster_map(world)
     chiefs = [p for n, p in world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
     if "nextServers" in found and chiefs and world.job is not None:
         term = int(chiefs[0]["metadata"]["labels"][names.LABEL_TERM])
         world.job["status"]["training"] = {"layout": found["nextLayout"], "term": term}
-
-
-def layout(world: World) -> Layout:
-    """Return the layout of the cluster map."""
-    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
-    return found.get("layout", 1), len(found["cluster"]["ps"])
 
 
 def task(found: dict[str, Any], term: int) -> tuple[str, str, int]:

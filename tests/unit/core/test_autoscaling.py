@@ -1,6 +1,5 @@
 """Reactions to measured usage: recommended sizes, and memory that grows in place before a container runs out of it."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from pstraining.core.actions import Resize
 from pstraining.core.policies.autoscaling import REST
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import job, stamp
+from tests.support.cluster_maps import cluster_map
 from tests.support.growing_world import MEASURES, MIB, growing, grown, kill, later, reasons, report, sized, use
 from tests.support.queued_world import queued
 from tests.support.simulation import running
@@ -27,15 +27,14 @@ def test_without_autoscaling_nothing_is_measured_and_nothing_is_written() -> Non
     use(world, "ps", 1000)
     world.settle()
     assert world.status_writes == writes
-    assert "measured" not in world.children["ConfigMap", "digits"]["data"]["cluster.json"]
+    assert "measured" not in cluster_map(world)
 
 
 def test_launchers_measure_while_the_job_runs() -> None:
     world = running(evaluator={"enabled": True})
     world.edit({"autoscaling": {"mode": "Recommend"}})
     world.settle()
-    content = json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
-    assert content["measured"] == {"evaluator": ["digits-evaluator.digits-hs:2222"]}
+    assert cluster_map(world)["measured"] == {"evaluator": ["digits-evaluator.digits-hs:2222"]}
 
 
 def test_sizes_are_recommended_and_nothing_is_resized() -> None:

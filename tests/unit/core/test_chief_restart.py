@@ -1,17 +1,13 @@
 """The notice to parameter servers of the chief's next attempt, in a simulated world."""
 
-import json
 from typing import Any
 
 import pytest
 
 from pstraining.api import names
 from tests.support.builders import job
+from tests.support.cluster_maps import cluster_map
 from tests.support.simulation import World, phase, running
-
-
-def map_of(world: World) -> Any:
-    return json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
 
 
 def applied(world: World, since: int) -> list[tuple[str, str]]:
@@ -20,7 +16,7 @@ def applied(world: World, since: int) -> list[tuple[str, str]]:
 
 def test_the_first_attempt_costs_nothing() -> None:
     world = running(ps={"replicas": 2})
-    assert (map_of(world)["term"], map_of(world).get("onChiefRestart")) == (1, None)
+    assert (cluster_map(world)["term"], cluster_map(world).get("onChiefRestart")) == (1, None)
     assert applied(world, 0) == []
 
 
@@ -30,7 +26,7 @@ def test_only_parameter_servers_are_informed_of_the_next_attempt(policy: str | N
     since = len(world.writes)
     world.delete_pod("chief")
     world.settle()
-    assert (map_of(world)["term"], map_of(world).get("onChiefRestart")) == (2, policy)
+    assert (cluster_map(world)["term"], cluster_map(world).get("onChiefRestart")) == (2, policy)
     assert applied(world, since) == [("ConfigMap", "digits"), ("Pod", "digits-ps-0"), ("Pod", "digits-ps-1")]
     since = len(world.writes)
     world.settle()
@@ -43,7 +39,7 @@ def test_a_new_attempt_without_consequences_changes_no_child(spec: dict[str, Any
     since = len(world.writes)
     world.delete_pod("chief")
     world.settle()
-    assert map_of(world)["term"] == 1
+    assert cluster_map(world)["term"] == 1
     assert applied(world, since) == []
 
 
@@ -65,10 +61,10 @@ def test_an_operator_crash_before_the_next_attempt_does_not_change_the_term() ->
     world = running()
     world.delete_pod("chief")
     world.reconcile(stop_after=1)
-    assert map_of(world)["term"] == 2
+    assert cluster_map(world)["term"] == 2
     assert world.names_of("Job") == ["digits-chief-1"]
     world.settle()
-    assert map_of(world)["term"] == 2
+    assert cluster_map(world)["term"] == 2
     assert world.names_of("Job") == ["digits-chief-2"]
 
 

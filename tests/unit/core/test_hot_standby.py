@@ -2,7 +2,6 @@
 it.
 """
 
-import json
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from pstraining.api import names
 from pstraining.controller.metrics import degraded_seconds
 from tests.support.builders import terminated
+from tests.support.cluster_maps import cluster_map
 from tests.support.simulation import World, running
 
 STARTED = {"running": {"startedAt": "2030-01-01T12:00:05Z"}}
@@ -35,17 +35,12 @@ def reported(world: World, index: int = 0) -> tuple[str, int, str]:
     return found["primary"], found["takeovers"], found["lastCause"]
 
 
-def document(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
-    return found
-
-
 def test_every_member_is_a_task_with_its_own_address() -> None:
     world = hot(standbys=2)
     expected = ["digits-ps-0", "digits-ps-1", "digits-standby-0", "digits-standby-1"]
     expected += ["digits-standby-2-0", "digits-standby-2-1"]
-    assert document(world)["cluster"]["ps"] == [f"{name}:2222" for name in expected]
-    assert document(world)["members"] == 3
+    assert cluster_map(world)["cluster"]["ps"] == [f"{name}:2222" for name in expected]
+    assert cluster_map(world)["members"] == 3
     for name in expected:
         service = world.children["Service", name]
         assert service["spec"]["selector"][names.LABEL_STS_POD] == name
@@ -63,21 +58,21 @@ def test_every_member_is_a_task_with_its_own_address() -> None:
 def test_workers_vote_at_an_address_independent_of_their_number() -> None:
     worker = {"replicas": 3, "minReplicas": 2, "addressing": "ClusterIP"}
     world = hot(worker=worker)
-    assert document(world)["witnesses"] == ["digits-worker-0:2239", "digits-worker-1:2239"]
+    assert cluster_map(world)["witnesses"] == ["digits-worker-0:2239", "digits-worker-1:2239"]
     ports = [
         [port["port"] for port in world.children["Service", f"digits-worker-{index}"]["spec"]["ports"]]
         for index in range(3)
     ]
     assert ports == [[2222, 2223, 2239], [2222, 2223, 2239], [2222, 2223]]
-    assert document(hot())["witnesses"] == ["digits-worker-0.digits-hs:2239", "digits-worker-1.digits-hs:2239"]
-    assert document(world)["seats"] == document(world)["witnesses"], "an image of a former version reads that"
+    assert cluster_map(hot())["witnesses"] == ["digits-worker-0.digits-hs:2239", "digits-worker-1.digits-hs:2239"]
+    assert cluster_map(world)["seats"] == cluster_map(world)["witnesses"], "an image of a former version reads that"
 
 
 @pytest.mark.parametrize("mode", ["None", "Warm"])
 def test_jobs_without_hot_standbys_have_no_such_fields(mode: str) -> None:
     world = running(ps={"replicas": 2, "standby": {"mode": mode}}, training=TRAINING)
-    assert document(world)["cluster"]["ps"] == ["digits-ps-0:2222", "digits-ps-1:2222"]
-    assert not {"members", "witnesses", "seats"} & document(world).keys()
+    assert cluster_map(world)["cluster"]["ps"] == ["digits-ps-0:2222", "digits-ps-1:2222"]
+    assert not {"members", "witnesses", "seats"} & cluster_map(world).keys()
 
 
 def test_the_next_member_in_sync_is_primary_and_nothing_is_written_for_it() -> None:

@@ -1,7 +1,6 @@
 """A job that was suspended, changed and resumed while the operator was away stops in order, and then starts again."""
 
 import copy
-import json
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from pstraining.cli.validation.schema import with_defaults
 from pstraining.core.actions import Delete
 from pstraining.resources import fixed_fields
 from tests.support.builders import deep_merge, job, typed
+from tests.support.cluster_maps import cluster_map
 from tests.support.refused import edit
 from tests.support.simulation import World, phase, running
 from tests.unit.cli.test_validation import OTHER
@@ -26,11 +26,6 @@ def unseen(world: World, spec: dict[str, Any]) -> None:
     world.edit({"runPolicy": {"suspend": False}})
 
 
-def cluster(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
-    return found
-
-
 def test_the_job_stops_in_order_and_restarts_with_the_new_values() -> None:
     world = running(**HOT)
     world.lingering = {"chief"}
@@ -38,14 +33,14 @@ def test_the_job_stops_in_order_and_restarts_with_the_new_values() -> None:
     made = world.plan().actions
     assert [(type(a), a.name) for a in made] == [(Delete, "digits-chief-1")], "the chief first, and no map of two minds"
     world.settle()
-    assert len(cluster(world)["witnesses"]) == 3, "running tasks have the former voters"
+    assert len(cluster_map(world)["witnesses"]) == 3, "running tasks have the former voters"
     reported = world.condition("Restarting")
     assert (reported["status"], reported["reason"], phase(world)) == ("True", "SpecChanged", "Restarting")
     world.gone("chief")
     world.settle()
     assert phase(world) == "Running"
-    assert len(cluster(world)["witnesses"]) == 5
-    assert cluster(world)["training"]["mode"] == "Async"
+    assert len(cluster_map(world)["witnesses"]) == 5
+    assert cluster_map(world)["training"]["mode"] == "Async"
     assert world.condition("Restarting")["status"] == "False"
     assert world.job is not None
     assert world.job["status"]["restarts"] == 0, "a requested stop is not a failure"

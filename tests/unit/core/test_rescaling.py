@@ -1,7 +1,6 @@
 """Changes of the number of replicas of a running job in a simulated world, one scenario per test."""
 
 import copy
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from pstraining.core.facts import gather
 from pstraining.core.planner import plan
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, deep_merge, job
+from tests.support.cluster_maps import layout
 from tests.support.simulation import StaleError, World, phase, running
 
 HOT: dict[str, Any] = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}}
@@ -34,12 +34,6 @@ def uids(world: World, *roles: str) -> dict[str, str]:
     """Return the uids of the pods of these roles, by name."""
     found = [p["metadata"] for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] in roles]
     return {m["name"]: m["uid"] for m in found}
-
-
-def layout(world: World) -> tuple[int, int]:
-    """Return the number of the cluster map's layout, and its number of servers."""
-    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
-    return found.get("layout", 1), len(found["cluster"]["ps"])
 
 
 def hold(world: World, *indices: int, member: str = "ps") -> None:

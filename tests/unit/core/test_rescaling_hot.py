@@ -2,7 +2,6 @@
 completely.
 """
 
-import json
 from typing import Any
 
 import pytest
@@ -10,17 +9,13 @@ import pytest
 from pstraining.api import contract, names
 from pstraining.resources.installation import Installation, ProgressEndpoint
 from tests.support.builders import deep_merge, job
+from tests.support.cluster_maps import cluster_map, layout
 from tests.support.simulation import World, phase, running
-from tests.unit.core.test_rescaling import CHECKPOINT, HOT, hold, layout, release, reported, rescaling, uids
+from tests.unit.core.test_rescaling import CHECKPOINT, HOT, hold, release, reported, rescaling, uids
 
 SPEC: dict[str, Any] = deep_merge(
     {"ps": {"replicas": 2}, "checkpoint": CHECKPOINT, "runPolicy": {"backoffLimit": 0}}, HOT
 )
-
-
-def cluster_map(world: World) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(world.children["ConfigMap", "digits"]["data"]["cluster.json"])
-    return found
 
 
 def save(world: World) -> None:

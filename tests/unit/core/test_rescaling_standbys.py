@@ -13,9 +13,10 @@ from pstraining.core.policies import resharding
 from pstraining.core.policies.resharding import ReshardingStep
 from pstraining.core.snapshot import Child, Container, Termination
 from tests.support.builders import NOW, deep_merge, job, typed
+from tests.support.cluster_maps import layout
 from tests.support.simulation import World, phase, running
 from tests.support.snapshots import a_child, a_pod, snapshot_of
-from tests.unit.core.test_rescaling import CHECKPOINT, HOT, hold, layout, release, rescaling, serve, uids
+from tests.unit.core.test_rescaling import CHECKPOINT, HOT, hold, release, rescaling, serve, uids
 
 WARM: dict[str, Any] = {"ps": {"standby": {"mode": "Warm"}}}
 GANG: dict[str, Any] = {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}}
