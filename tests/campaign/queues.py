@@ -7,6 +7,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.resources import kueue
 from tests.campaign.api import QUEUE_API, Api, Object
+from tests.support.kueue_webhook import is_true
 
 QUEUE = "queue"
 """The LocalQueue of each namespace."""
@@ -58,12 +59,12 @@ def quota(workloads: Iterable[Mapping[str, Any]]) -> Counter[str]:
     A replaced Workload holds its quota until its successor has it, because Kueue writes both in sequence.
     """
     found = list(workloads)
-    reserved = {w["metadata"]["name"] for w in found if _is_true(w, "QuotaReserved")}
+    reserved = {w["metadata"]["name"] for w in found if is_true(w, "QuotaReserved")}
     successors = {_replaces(w): w["metadata"]["name"] for w in found if _replaces(w)}
     held = Counter[str]()
     for workload in found:
         name = workload["metadata"]["name"]
-        is_over = _is_true(workload, "Finished") and (name not in successors or successors[name] in reserved)
+        is_over = is_true(workload, "Finished") and (name not in successors or successors[name] in reserved)
         if name in reserved and not is_over:
             held += _quota_of(workload)
     return held
@@ -81,11 +82,6 @@ def _quota_of(workload: Mapping[str, Any]) -> Counter[str]:
     held = Counter({item["name"]: min(item["count"], asked[item["name"]]) for item in assigned})
     held.subtract({item["name"]: item["count"] for item in status.get("reclaimablePods") or ()})
     return held
-
-
-def _is_true(workload: Mapping[str, Any], kind: str) -> bool:
-    conditions = (workload.get("status") or {}).get("conditions") or ()
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
 
 
 def without_quota(history: Iterable[tuple[str, Object]]) -> list[str]:

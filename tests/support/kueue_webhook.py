@@ -23,7 +23,7 @@ def check_create(made: Workload) -> None:
     assert all(s["minCount"] <= s["count"] for s in least), "minCount should be less or equal to count"
     if "priorityClassRef" in made["spec"]:
         assert made["spec"].get("priority") is not None, "priority should not be nil"
-    if _is_true(made, "QuotaReserved"):
+    if is_true(made, "QuotaReserved"):
         assert made["status"].get("admission"), "admission must be set while QuotaReserved is true"
 
 
@@ -34,14 +34,14 @@ def check_update(old: Workload, new: Workload) -> None:
         AssertionError: it does not.
     """
     check_create(new)
-    held = [_is_true(w, "QuotaReserved") for w in (old, new)]
+    held = [is_true(w, "QuotaReserved") for w in (old, new)]
     if held[0]:
         _check_pod_sets(old["spec"]["podSets"], new["spec"]["podSets"])
         _check_priority(old["spec"].get("priorityClassRef"), new["spec"].get("priorityClassRef"))
     if all(held):
         assert old["spec"].get("queueName") == new["spec"].get("queueName"), "queueName is immutable"
         _check_reclaimable(old, new)
-    if _is_true(old, "Admitted") and _is_true(new, "Admitted"):
+    if is_true(old, "Admitted") and is_true(new, "Admitted"):
         limits = {w["spec"].get("maximumExecutionTimeSeconds", 0) for w in (old, new)}
         assert len(limits) == 1, "maximumExecutionTimeSeconds is immutable"
     admissions = [a for w in (old, new) if (a := (w.get("status") or {}).get("admission"))]
@@ -80,6 +80,7 @@ def _is_elastic(workload: Workload) -> bool:
     return bool((workload["metadata"].get("annotations") or {}).get(kueue.ANNOTATION_ELASTIC) == "true")
 
 
-def _is_true(workload: Workload, kind: str) -> bool:
+def is_true(workload: Workload, kind: str) -> bool:
+    """Whether a condition of a Workload is true."""
     conditions = (workload.get("status") or {}).get("conditions") or ()
     return any(c["type"] == kind and c["status"] == "True" for c in conditions)

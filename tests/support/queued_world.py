@@ -15,8 +15,8 @@ from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import NOW, job, stamp
 from tests.support.copying import copied
-from tests.support.kueue_webhook import check_create, check_update
-from tests.support.simulation import StaleError, World
+from tests.support.kueue_webhook import check_create, check_update, is_true
+from tests.support.simulation import StaleError, World, phase
 
 QUEUE = "team-a"
 REQUEUED = ("Deactivated", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped")
@@ -114,15 +114,10 @@ class QueuedWorld(World):
         (found,) = self.workloads
         return found
 
-    def is_true(self, workload: dict[str, Any], kind: str) -> bool:
-        """Whether a condition of a Workload is true."""
-        conditions = workload.get("status", {}).get("conditions", ())
-        return any(c["type"] == kind and c["status"] == "True" for c in conditions)
-
     def admit(self) -> None:
         """Admit what fits, as Kueue does: partially where a pod set has a minimum; a slice replaces its predecessor."""
         for workload in self.workloads:
-            waits = not self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")
+            waits = not is_true(workload, "QuotaReserved") and not is_true(workload, "Finished")
             if waits and workload["spec"].get("active", True) and self._is_requeued(workload):
                 self._admit(workload)
 
@@ -165,7 +160,7 @@ class QueuedWorld(World):
     def pass_checks(self) -> None:
         """Set all admission checks to ready."""
         for workload in self.workloads:
-            if self._holds(workload) and not self.is_true(workload, "Evicted"):
+            if self._holds(workload) and not is_true(workload, "Evicted"):
                 for check in workload["status"].get("admissionChecks") or ():
                     check |= {"state": "Ready", "message": ""}
                 self._set(workload, "Admitted", True, "Admitted", "")
@@ -183,7 +178,7 @@ class QueuedWorld(World):
         self.evict(f"DeactivatedDueTo{cause}" if cause else "Deactivated", "The workload is deactivated")
 
     def _holds(self, workload: dict[str, Any]) -> bool:
-        return self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")
+        return is_true(workload, "QuotaReserved") and not is_true(workload, "Finished")
 
     def _quota(self, workload: dict[str, Any]) -> Counter[str]:
         if not self._holds(workload):
@@ -253,6 +248,14 @@ def queued(quota: int = 100, **spec: Any) -> QueuedWorld:
     manifest = job(spec=spec)
     manifest["metadata"] |= {"labels": {kueue.LABEL_QUEUE: QUEUE}, "resourceVersion": "7"}
     return QueuedWorld(manifest, quota=quota)
+
+
+def running(quota: int = 100, **spec: Any) -> QueuedWorld:
+    """Return a job with a queue that has been admitted and runs."""
+    world = queued(quota, **spec)
+    world.run()
+    assert phase(world) == "Running"
+    return world
 
 
 class WithObjects(QueuedWorld):

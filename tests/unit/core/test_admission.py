@@ -9,17 +9,11 @@ from pstraining.core.actions import Delete, Kind, PatchStatus
 from pstraining.core.snapshot import QueueObjects
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
-from tests.support.queued_world import QueuedWorld, WithObjects, queued
+from tests.support.kueue_webhook import is_true
+from tests.support.queued_world import WithObjects, queued, running
 from tests.support.simulation import phase
 
 ROLES = {"ps", "worker", "chief"}
-
-
-def running(quota: int = 100, **spec: Any) -> QueuedWorld:
-    world = queued(quota, **spec)
-    world.run()
-    assert phase(world) == "Running"
-    return world
 
 
 def test_no_pod_exists_before_the_admission() -> None:
@@ -48,7 +42,7 @@ def test_the_workload_asks_for_every_role() -> None:
 def test_an_admitted_job_runs_and_its_queue_is_quiet() -> None:
     world = running()
     assert world.condition("Queued")["reason"] == Reason.ADMITTED
-    assert world.is_true(world.workload, "PodsReady")
+    assert is_true(world.workload, "PodsReady")
     assert world.existing() == world.with_quota()
     writes, statuses = len(world.writes), world.status_writes
     for _ in range(3):
@@ -131,7 +125,7 @@ def test_a_finished_job_returns_its_quota(code: int) -> None:
     world = running()
     world.end("chief", code=code)
     world.run()
-    assert world.is_true(world.workload, "Finished")
+    assert is_true(world.workload, "Finished")
     finished = next(c for c in world.workload["status"]["conditions"] if c["type"] == "Finished")
     assert finished["reason"] == ("Failed" if code else "Succeeded")
     assert phase(world) == ("Failed" if code else "Succeeded")
@@ -145,10 +139,10 @@ def test_the_quota_of_an_ended_job_is_kept_while_a_pod_still_stops() -> None:
         world.reconcile()
         world.controllers()
     assert world.existing() == {"worker": 2}
-    assert not world.is_true(world.workload, "Finished")
+    assert not is_true(world.workload, "Finished")
     world.gone("worker")
     world.run()
-    assert world.is_true(world.workload, "Finished")
+    assert is_true(world.workload, "Finished")
 
 
 def test_returned_quota_is_not_reused() -> None:

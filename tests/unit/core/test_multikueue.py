@@ -17,6 +17,7 @@ from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import UID, stamp
 from tests.support.copying import copied
+from tests.support.kueue_webhook import is_true
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
 
@@ -182,7 +183,7 @@ def test_the_worker_cluster_uses_the_dispatched_workload() -> None:
     assert phase(world) == "Running"
     world.end(names.CHIEF)
     world.run()
-    assert world.is_true(world.workload, "Finished")
+    assert is_true(world.workload, "Finished")
     assert phase(world) == "Succeeded"
 
 

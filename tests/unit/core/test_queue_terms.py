@@ -14,7 +14,8 @@ from pstraining.core.actions import Kind, Replace
 from pstraining.core.policies.queueing import LOOK_AGAIN
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.resources import kueue
-from tests.support.queued_world import QueuedWorld, queued
+from tests.support.kueue_webhook import is_true
+from tests.support.queued_world import QueuedWorld, queued, running
 from tests.support.simulation import phase
 
 CLASSES = {(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000, (Kind.WORKLOAD_PRIORITY_CLASS, "low"): 1}
@@ -43,13 +44,6 @@ def relabel(world: QueuedWorld, label: str, value: str | None) -> None:
     labels.pop(label, None)
     if value is not None:
         labels[label] = value
-
-
-def running(quota: int = 100, **spec: Any) -> QueuedWorld:
-    world = queued(quota, **spec)
-    world.run()
-    assert phase(world) == "Running"
-    return world
 
 
 def waiting(**spec: Any) -> QueuedWorld:
@@ -245,7 +239,7 @@ def test_a_job_keeps_running_while_admission_checks_hold_its_next_slice() -> Non
     slice_ = world.workloads[-1]["metadata"]["name"]
     words = f"with 2 of 4 workers; Workload {slice_} waits. Admission check capacity is Pending: waits for nodes."
     assert world.condition("Queued")["message"].endswith(words)
-    assert not world.is_true(world.workloads[-1], "PodsReady"), "it runs by the former Workload"
+    assert not is_true(world.workloads[-1], "PodsReady"), "it runs by the former Workload"
     world.edit({"worker": {"replicas": 6}})
     world.run()
     assert len(world.workloads) == 2, "a further slice waits for this one"

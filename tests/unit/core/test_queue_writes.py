@@ -12,16 +12,10 @@ from pstraining.core.actions import Kind, Verdict
 from pstraining.core.policies import queueing
 from pstraining.core.snapshot import Child, Container, Pod, Termination
 from pstraining.resources import kueue
-from tests.support.queued_world import QueuedWorld, queued
+from tests.support.kueue_webhook import is_true
+from tests.support.queued_world import QueuedWorld, queued, running
 from tests.support.simulation import phase
 from tests.support.snapshots import a_child, a_pod, facts_of
-
-
-def running(quota: int = 100, **spec: Any) -> QueuedWorld:
-    world = queued(quota, **spec)
-    world.run()
-    assert phase(world) == "Running"
-    return world
 
 
 def condition(world: QueuedWorld, kind: str) -> dict[str, Any]:
@@ -60,9 +54,9 @@ def test_an_orphaned_standby_keeps_the_quota_until_its_deletion() -> None:
     assert phase(world) == "Succeeded"
     del world.children["StatefulSet", names.standby_stateful_set("digits", 1)]
     world.reconcile()
-    assert not world.is_true(world.workload, "Finished")
+    assert not is_true(world.workload, "Finished")
     world.run()
-    assert world.is_true(world.workload, "Finished")
+    assert is_true(world.workload, "Finished")
 
 
 def test_the_returned_quota_has_kueues_message() -> None:
