@@ -16,6 +16,13 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 LOCAL_STEPS = 2
 
 
+def falling() -> Any:
+    """Return an optimizer with a schedule."""
+    import keras
+
+    return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.5, 9, end_learning_rate=0.0))
+
+
 def train_in_a_process(rig: Rig, number: int, part: Any, step: int) -> None:
     """Train batches up to this global step in the process of worker 0 with this number."""
     from pstraining.runtime.updates.base import Identity
@@ -61,11 +68,6 @@ def test_the_trial_of_a_step_does_not_change_a_workers_own_optimizer(client: Any
 
 def test_a_restarted_workers_own_optimizer_continues_its_schedule(client: Any) -> None:
     """A schedule counts the steps of earlier processes, as it does on the servers without `localSteps`."""
-    import keras
-
-    def falling() -> Any:
-        return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.5, 9, end_learning_rate=0.0))
-
     made = batches(8)
     assert_as_fit(client, falling, made[:4], made[4:])
 
@@ -74,13 +76,8 @@ def test_a_workers_own_schedule_returns_with_a_restore(client: Any) -> None:
     """After a restore to an earlier step, a schedule has the rates of the steps that are made again. A worker that goes
     on counting its own steps would end the schedule before the job.
     """
-    import keras
-
     from pstraining.runtime.worker.loop import Worker
     from pstraining.runtime.worker.router import StaticRouter
-
-    def falling() -> Any:
-        return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.5, 9, end_learning_rate=0.0))
 
     rig, made = Rig(client, falling, ps=1, build=small, mode="Sync", localSteps=LOCAL_STEPS), batches(LOCAL_STEPS)
     rig.start()

@@ -4,22 +4,12 @@ from typing import Any
 
 import pytest
 
-from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import NoteKind
 from tests.support.tfjobs import replica, tfjob
+from tests.unit.cli.test_convert_fields import notes, spec
 
 PLUGINS, VOLCANO = {"gang": "SchedulerPlugins"}, {"gang": "Volcano"}
 LEAST, TIMEOUT = "minAvailable", "scheduleTimeoutSeconds"
-QUIET = set(converted(tfjob()).notes)
-
-
-def notes(job: dict[str, Any]) -> list[tuple[str, NoteKind]]:
-    return [(n.path, n.kind) for n in converted(job).notes if n not in QUIET]
-
-
-def spec(job: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = (converted(job).manifest or {})["spec"]
-    return found
 
 
 @pytest.mark.parametrize(
