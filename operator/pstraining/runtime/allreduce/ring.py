@@ -1,6 +1,7 @@
 """One ring of workers: all-reduce of vectors and broadcast of state, over TCP. Imports NumPy, no TensorFlow."""
 
 import select
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -92,25 +93,7 @@ class Ring:
         try:
             while not stream.done:
                 out, into = stream.outgoing(), stream.incoming()
-                moved = False
-                if len(out):
-                    try:
-                        count = right.send(out[:AT_ONCE])
-                        self.carried += count
-                        stream.sent(count)
-                        moved = True
-                    except BlockingIOError:
-                        pass
-                if len(into):
-                    try:
-                        count = left.recv_into(into)
-                    except BlockingIOError:
-                        count = -1
-                    if count == 0:
-                        raise OSError("the left neighbor's data has ended")
-                    if count > 0:
-                        stream.came(count)
-                        moved = True
+                moved = any([self._send(right, stream, out), self._receive(left, stream, into)])
                 if not moved and not self._wait(neighbors, bool(len(out)), bool(len(into))) and not should_continue():
                     neighbors.leave()
                 if neighbors.broken:
@@ -120,6 +103,36 @@ class Ring:
         except HeaderMismatchError:
             neighbors.leave()
             raise
+
+    def _send(self, right: socket.socket, stream: Stream, out: memoryview) -> bool:
+        """Send bytes; return whether the connection took any."""
+        if not len(out):
+            return False
+        try:
+            count = right.send(out[:AT_ONCE])
+        except BlockingIOError:
+            return False
+        self.carried += count
+        stream.sent(count)
+        return True
+
+    @staticmethod
+    def _receive(left: socket.socket, stream: Stream, into: memoryview) -> bool:
+        """Receive bytes; return whether there were any.
+
+        Raises:
+            OSError: the left neighbor has closed its connection.
+        """
+        if not len(into):
+            return False
+        try:
+            count = left.recv_into(into)
+        except BlockingIOError:
+            return False
+        if not count:
+            raise OSError("the left neighbor's data has ended")
+        stream.came(count)
+        return True
 
     def _wait(self, neighbors: NeighborLinks, sends: bool, takes: bool) -> bool:
         """Wait until data can be sent or received; return False after WAIT_SECONDS."""
