@@ -14,13 +14,13 @@ from pstraining.runtime.worker.assignments import follows_layouts
     [
         ({"mode": Mode.SYNC}, False, True),
         ({"mode": Mode.SYNC, "ordered_sums": True, "accumulation_steps": 4}, False, True),
-        ({"mode": Mode.SYNC, "local_steps": 4}, False, False),
-        ({"mode": Mode.SYNC, "compression": CompressionSettings(push=Codec.INT8)}, False, False),
-        ({"mode": Mode.SYNC, "compression": CompressionSettings(pull=Codec.BF16)}, False, False),
+        ({"mode": Mode.SYNC, "local_steps": 4}, False, True),
+        ({"mode": Mode.SYNC, "compression": CompressionSettings(push=Codec.INT8)}, False, True),
+        ({"mode": Mode.SYNC, "compression": CompressionSettings(pull=Codec.BF16)}, False, True),
         ({"mode": Mode.ASYNC}, False, True),
         ({"mode": Mode.ASYNC, "overlap_communication": True, "max_staleness": 2}, False, True),
-        ({"mode": Mode.ASYNC, "local_steps": 4}, False, False),
-        ({"mode": Mode.ASYNC, "compression": CompressionSettings(push=Codec.INT8)}, False, False),
+        ({"mode": Mode.ASYNC, "local_steps": 4}, False, True),
+        ({"mode": Mode.ASYNC, "compression": CompressionSettings(push=Codec.INT8)}, False, True),
         ({"mode": Mode.HYBRID}, False, False),
         ({"mode": Mode.SYNC}, True, False),
     ],
@@ -28,5 +28,5 @@ from pstraining.runtime.worker.assignments import follows_layouts
 def test_a_worker_that_holds_state_of_its_layout_waits_for_its_restart(
     training: dict[str, Any], has_keys: bool, follows: bool
 ) -> None:
-    """A worker's residuals, for example, belong to the segments of one layout."""
+    """In Hybrid, workers hold the dense parameters in the segments of one layout."""
     assert follows_layouts(TrainingSettings(steps=1, **training), has_keys=has_keys) is follows

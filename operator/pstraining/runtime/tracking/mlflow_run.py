@@ -103,7 +103,7 @@ class MlflowRun:
         self._uid, self._term = tags[TAG], term
         run = self._found(tags, environ)
         self._id = run.info.run_id
-        self._last = self._last_steps(run)
+        self._last = self._last_steps(run.data.metrics)
         self._refused: set[str] = set()
         """Metrics that the store refuses; they are not sent again."""
         self._begin(run, parameters)
@@ -136,7 +136,7 @@ class MlflowRun:
 
     def _send_apart(self, points: Sequence[TrackedPoint]) -> None:
         """Log each metric by itself, after a request that may have stored some of them."""
-        self._last = self._last_steps(self._client.get_run(self._id))
+        self._last = self._last_steps(self._client.get_run(self._id).data.metrics)
         names = dict.fromkeys(name for point in points for name in point.metrics if name not in self._refused)
         if not (failed := self._failing(points, names)):
             return
@@ -199,8 +199,8 @@ class MlflowRun:
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
 
-    def _last_steps(self, run: Any) -> dict[str, int]:
-        return {name: self._last_step(name) for name in run.data.metrics}
+    def _last_steps(self, names: Iterable[str]) -> dict[str, int]:
+        return {name: self._last_step(name) for name in names}
 
     def _last_step(self, name: str) -> int:
         return max(int(metric.step) for metric in self._client.get_metric_history(self._id, name))
