@@ -294,7 +294,7 @@ class Phase(StrEnum):
     RESTARTING = "Restarting"
     """`Restarting` is true."""
     RESCALING = "Rescaling"
-    """`Rescaling` is true."""
+    """`Rescaling` is true, and its reason is not `StartingServers`."""
     STOPPING = "Stopping"
     """The job is being suspended, or Kueue has evicted it."""
     SUSPENDED = "Suspended"

@@ -177,3 +177,7 @@ def test_the_usual_course_of_a_job_is_what_a_job_does() -> None:
     found |= course(queue, *evicted)
     assert {(old and old.value, new.value) for old, new, _ in conditions_page.COURSE} == found
     assert {new for _, new, _ in conditions_page.COURSE} == {*Phase}
+
+
+def test_the_state_rescaling_excludes_the_time_in_which_servers_start() -> None:
+    assert f"`{Reason.STARTING_SERVERS}`" in members.texts(Phase)[Phase.RESCALING]
