@@ -193,7 +193,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "failover_ready": EventText(
         _WORKER, "The worker is prepared for the loss of any member: it can continue without first tracing functions."
     ),
-    "switchover": EventText(_CHIEF, "Training continues without a member on a drained node."),
+    "switchover": EventText(_CHIEF, "Training continues without a member whose pod is being drained or deleted."),
     "layout_prepared": EventText(
         _CHIEF, "The servers of the next layout are connected and have all variables, after `seconds`."
     ),
