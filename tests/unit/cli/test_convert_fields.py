@@ -154,12 +154,19 @@ def test_without_restarts_no_note_mentions_the_limit() -> None:
     assert [path for path, _ in notes(job) if "backoff" in path] == []
 
 
-@pytest.mark.parametrize(("chief", "who"), [(None, "worker 0"), (replica(policy="Always"), "the chief")])
-def test_always_for_the_task_that_decides(chief: dict[str, Any] | None, who: str) -> None:
-    found = converted(tfjob(Chief=chief, Worker=replica(policy="Always"))).notes
-    assert [n.message for n in found if "exit code 0" in n.message] == [
-        f"exit code 0 of {who} is the job's success also under Always."
-    ]
+@pytest.mark.parametrize(
+    ("chief", "success", "said"),
+    [
+        (None, "", ["worker 0 is the job's"]),
+        (replica(policy="Always"), "", ["the chief is the job's"]),
+        (replica(policy="Always"), "AllWorkers", ["the chief is its"]),
+        (None, "AllWorkers", []),  # the workers are no longer under Always
+    ],
+)
+def test_always_for_the_task_that_decides(chief: dict[str, Any] | None, success: str, said: list[str]) -> None:
+    found = converted(tfjob({"successPolicy": success}, Chief=chief, Worker=replica(policy="Always"))).notes
+    told = [n.message for n in found if "exit code 0" in n.message]
+    assert told == [f"exit code 0 of {who} success also under Always." for who in said]
 
 
 def test_roles_by_other_names() -> None:

@@ -16,7 +16,7 @@ from pstraining.cli.tfjob.marks import name_gangs, name_kueue_of_job
 from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.owners import drop_owners
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
-from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
+from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, note_always, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
 from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, shown, texts
 from pstraining.cli.tfjob.template import TemplatesOf
@@ -102,7 +102,9 @@ def _spec(spec: Fields, job: TemplatesOf, notes: Notes) -> _ConvertedSpec | None
         spec.close()
         return None
     roles = converted_roles(replicas, notes)
-    found = roles | _success(spec, roles, replicas[names.WORKER].path, notes)
+    success = _success(spec, roles, replicas[names.WORKER].path, notes)
+    note_always(replicas, bool(success), notes)
+    found = roles | success
     _dynamic_worker(spec, found, notes)
     run_policy = converted_run_policy(policy, roles, notes)
     if run_policy.get("managedBy") == names.MULTIKUEUE:

@@ -109,7 +109,6 @@ def converted_roles(found: Mapping[str, Replicas], notes: Notes) -> dict[str, An
             roles[role] = {"enabled": False}
         if one is not None and role in (names.CHIEF, names.EVALUATOR):
             _single(role, one, notes)
-    _always(found, notes)
     return roles
 
 
@@ -185,12 +184,18 @@ def _scratch(role: str, one: Replicas, notes: Notes) -> None:
                 )
 
 
-def _always(found: Mapping[str, Replicas], notes: Notes) -> None:
-    """Note that exit code 0 of the chief, or of worker 0 without one, ends the job also under Always."""
+def note_always(found: Mapping[str, Replicas], all_workers: bool, notes: Notes) -> None:
+    """Note that exit code 0 of the chief, or of worker 0 without one, is final also under Always.
+
+    Args:
+        found: the TFJob's roles.
+        all_workers: whether the job succeeds with all workers. Those under Always then have a note of their own.
+        notes: receives the notes.
+    """
     chief = found.get(names.CHIEF)
     duty = chief if chief is not None and chief.number else found[names.WORKER]
-    if duty.policy == ALWAYS:
-        task = "the chief" if duty is chief else "worker 0"
-        notes.different(
-            f"{duty.path}.restartPolicy", f"exit code 0 of {task} is the job's success also under {ALWAYS}."
-        )
+    if duty.policy != ALWAYS or (all_workers and duty is not chief):
+        return
+    task = "the chief" if duty is chief else "worker 0"
+    whose = "its" if all_workers else "the job's"
+    notes.different(f"{duty.path}.restartPolicy", f"exit code 0 of {task} is {whose} success also under {ALWAYS}.")
