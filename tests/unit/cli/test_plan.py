@@ -252,6 +252,12 @@ def test_a_job_that_is_suspended_stops_in_order() -> None:
     assert {a.kind for a in planned.actions} == {Kind.JOB}, "the chief first"
 
 
+@pytest.mark.parametrize("spec", [{"runPolicy": {"suspend": True}}, {"managedBy": "kueue.x-k8s.io/multikueue"}])
+def test_a_new_job_for_which_the_operator_creates_nothing(spec: dict[str, Any], tmp_path: Path) -> None:
+    found = run(tmp_path, **spec).stdout
+    assert found.endswith("would be created, without objects: see suspend, managedBy.\n")
+
+
 def test_an_api_server_rejection_keeps_its_message() -> None:
     cluster = JobCluster(running())
     cluster.refusal = CommandError("spec.ps.server is immutable while the job runs")

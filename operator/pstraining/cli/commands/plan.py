@@ -373,7 +373,7 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
 
 def _headline(planned: Planned, where: str) -> str:
     if not planned.exists:
-        return f"{where} would be created:"
+        return f"{where} would be created" + (":" if planned.actions else ", without objects: see suspend, managedBy.")
     if not planned.changes:
         return f"{where} already matches the manifest" + (":" if planned.actions else ": nothing to do.")
     return f"{where} would be changed" + ("" if planned.actions else ", without a change of its objects") + ":"
