@@ -134,6 +134,17 @@ def test_equal_notes_are_merged_and_the_worst_come_first() -> None:
     assert lines(said) == ["no counterpart: c: gone.", "changed: b, d: it. Do."]
 
 
+@pytest.mark.parametrize("character", ["\a", "\x1b", "\0", "\x7f", "\x80", "\u2028", "\ufeff", "\ufffe"])
+def test_comments_have_no_characters_that_yaml_does_not_allow(character: str) -> None:
+    """Such a file could not be read."""
+    job, other = tfjob(), {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"a{character}b"}}
+    job["metadata"]["annotations"] = {f"kueue.x-k8s.io/{character}b": "x"}
+    found = convert_documents(
+        [Document("f", "1", job), Document("f", "2", {**other, "data": {"a": "tfjobs.kubeflow.org"}})]
+    )
+    assert [one.body for one in parsed("f", as_yaml(found)) if isinstance(one, Document)] == [one.body for one in found]
+
+
 def test_comments_stay_comments() -> None:
     strange = "x\nkind: Pod\u2028y: 1\x85z"
     job = tfjob({"tfReplicaSpecs": {"Worker": {strange: 1}}, strange: 2})

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pstraining.api import names
+from pstraining.api.text import printable
 from pstraining.cli.manifests import Document
 from pstraining.cli.output import yaml_text
 from pstraining.cli.reading.texts import first_document
@@ -143,11 +144,12 @@ def _comments(one: Converted) -> str:
     action = "passed on" if one.conversion is None else f"as a {names.KIND}"
     version = document.body.get("apiVersion")
     name = document.name if one.conversion is None else one.conversion.name
-    head = " ".join(f"# {document.kind} {name} ({version}) {action}, by kubectl pstraining convert.".split()) + "\n"
+    head = " ".join(f"# {document.kind} {name} ({version}) {action}, by kubectl pstraining convert.".split())
     wrapped = textwrap.TextWrapper(
         _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False, break_long_words=False
     )
-    return head + "".join(wrapped.fill(line) + "\n" for line in lines(one.notes))
+    # YAML allows no control characters, not even in comments.
+    return printable("\n".join([head, *map(wrapped.fill, lines(one.notes)), ""]), keep="\n")
 
 
 def report(found: Sequence[Converted], problems: Sequence[str]) -> dict[str, Any]:
