@@ -10,6 +10,7 @@ from pstraining.controller.deletions import Deletions
 from pstraining.controller.failed_creates import FailedCreates
 from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.nodes import Nodes
+from pstraining.controller.successes import Successes
 from pstraining.core.actions import Kind
 from pstraining.core.observe import observe
 from pstraining.core.snapshot import Node, QueueObjects, Snapshot
@@ -27,6 +28,7 @@ class WatchState:
     cache: InformerCache = field(default_factory=InformerCache)
     nodes: Nodes = field(default_factory=Nodes)
     deletions: Deletions = field(default_factory=Deletions)
+    successes: Successes = field(default_factory=Successes)
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
     installation: Installation = STANDARD
     """The operator's installation, which main.py examines at the start."""
@@ -72,6 +74,7 @@ class WatchState:
                 key = self.cache.drop(raw)
             case Kind.POD if is_deleted:
                 self.deletions.vanished(raw)
+                self.successes.vanished(raw)
                 key = self.cache.vanished(raw)
             case Kind.POD:
                 self._note_pod(raw, event)
@@ -106,7 +109,7 @@ class WatchState:
         snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
         return replace(
             snapshot,
-            pods=tuple(map(self.deletions.timed, snapshot.pods)),
+            pods=tuple(self.successes.timed(self.deletions.timed(pod)) for pod in snapshot.pods),
             nodes=self._timed(snapshot),
             last_reports=self.nodes.last_reports(view.pods),
             queue_objects=self.queue_objects(),

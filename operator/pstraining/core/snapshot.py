@@ -102,6 +102,8 @@ class Pod:
     """Time at which the deletion was requested."""
     ends_at: datetime | None = None
     """End of the grace period of the deletion."""
+    success_seen: datetime | None = None
+    """Time at which it was first seen that a worker's program has ended with exit code 0."""
     replaced: bool = False
     """Whether the operator has decided to delete the pod (policies/replaced_pods.py)."""
     forced: bool = False

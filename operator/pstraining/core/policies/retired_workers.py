@@ -17,7 +17,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.api.summary import LOGS_KEPT_SECONDS, HistoryPolicy
 from pstraining.core.policies.success import succeeded
-from pstraining.core.snapshot import Snapshot
+from pstraining.core.snapshot import Pod, Snapshot
 
 LOGS_KEPT: Final = timedelta(seconds=LOGS_KEPT_SECONDS)
 
@@ -42,12 +42,16 @@ def pod_stays_until(job: PSTrainingJob, snapshot: Snapshot, index: int) -> datet
     if checkpoint is None or checkpoint.history is HistoryPolicy.NONE or snapshot.installation.progress is None:
         return None
     pods = [p for p in snapshot.pods_of(names.WORKER, index) if not (p.deleting or p.terminal) and succeeded(job, p)]
-    runs = [run for p in pods for run in (p.container.terminated, p.container.last) if run is not None]
-    ends = [run.finished_at for run in runs if run.exit_code == 0 and run.finished_at is not None]
-    return max(ends) + LOGS_KEPT if ends else None
+    return max((time + LOGS_KEPT for p in pods if (time := p.success_seen or _ended_at(p)) is not None), default=None)
 
 
 def requeue_at(job: PSTrainingJob, snapshot: Snapshot, workers: Iterable[int], now: datetime) -> datetime | None:
     """Return when the next pod of these workers, which have succeeded, need not stay any more."""
     times = (pod_stays_until(job, snapshot, index) for index in workers)
     return min((time for time in times if time is not None and time > now), default=None)
+
+
+def _ended_at(pod: Pod) -> datetime | None:
+    """Return the last end with exit code 0 by the clock of the pod's node; None without one."""
+    runs = (run for run in (pod.container.terminated, pod.container.last) if run is not None and run.exit_code == 0)
+    return max((run.finished_at for run in runs if run.finished_at is not None), default=None)
