@@ -12,10 +12,15 @@ from tests.support.fakekube import FakeKube
 
 CORE = Decisions(facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained)
 """The decisions of the operator."""
+AT_NOW = ReconcilerClocks(lambda: NOW)
 
 
 def reconciler_at_now(
-    kube: FakeKube, state: WatchState, metrics: OperatorMetrics | None = None, decisions: Decisions = CORE
+    kube: FakeKube,
+    state: WatchState,
+    metrics: OperatorMetrics | None = None,
+    decisions: Decisions = CORE,
+    clocks: ReconcilerClocks = AT_NOW,
 ) -> Reconciler:
     """Return a reconciler whose clock shows `NOW`."""
     return Reconciler(
@@ -25,5 +30,5 @@ def reconciler_at_now(
         launcher=LAUNCHER,
         metrics=metrics or OperatorMetrics(lambda: 0, lambda: 0),
         instance="op-0",
-        clocks=ReconcilerClocks(lambda: NOW),
+        clocks=clocks,
     )

@@ -1,7 +1,8 @@
 """Reads why the volumes of waiting pods cannot be mounted: Kubernetes reports it only in events of the pod.
 
 Such events are not watched, because a watch can select only one reason, and the events of all pods of a cluster are
-many. A pod's events are read once it has waited for a minute without a known cause.
+many. A pod's events are read once it has waited for a minute without a known cause, and again while it waits: a storage
+that does not respond is reported only after minutes, and then the pod's status does not change.
 """
 
 import time
@@ -17,7 +18,9 @@ from pstraining.kube.port import ApiPort, Object
 
 REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 REREAD_SECONDS: Final = 60.0
-"""Minimum seconds between two reads for one job."""
+"""Seconds between two reads for one job."""
+_SHORTEST: Final = 0.005
+"""Seconds until a read that is due now: a timer may fire slightly early."""
 PODS_MAX: Final = 3
 """Maximum number of a job's pods whose events are read at a time: the condition reports one pod."""
 
@@ -35,15 +38,24 @@ class MountFailures:
         self._port, self._clock = port, clock
         self._messages: dict[Key, dict[str, str]] = {}
         self._last_reads: dict[Key, float] = {}
+        self._refused: set[Key] = set()
+        """The jobs whose events may not be read."""
 
     def of(self, key: Key) -> Mapping[str, str]:
         """Return the messages about a job's pods, by uid."""
         return self._messages.get(key, {})
 
+    def reread_delay(self, key: Key) -> float:
+        """Return the seconds until a job's events are read again; 0 if no pod waits, or they may not be read."""
+        if key not in self._last_reads or key in self._refused:
+            return 0.0
+        return max(_SHORTEST, self._last_reads[key] + REREAD_SECONDS - self._clock())
+
     def forget(self, key: Key) -> None:
         """Forget a job."""
         self._messages.pop(key, None)
         self._last_reads.pop(key, None)
+        self._refused.discard(key)
 
     async def read(self, key: Key, waiting: Iterable[Pod]) -> bool:
         """Read the events of waiting pods if a read is due; return whether a message is new.
@@ -65,7 +77,9 @@ class MountFailures:
         try:
             found = {pod.uid: newest(await self._port.warnings(key[0], pod.uid)) for pod in pods}
         except (Refused, NotFound):
+            self._refused.add(key)
             return False  # without the right to read events, the cause stays unknown
+        self._refused.discard(key)
         before, self._messages[key] = self.of(key), {uid: message for uid, message in found.items() if message}
         return before != self._messages[key]
 

@@ -161,7 +161,7 @@ class Reconciler:
             rate_limit.tokens -= done.wrote
             if not done.wrote:
                 rate_limit.record_idle_pass(len(snapshot.children) + len(snapshot.pods), self._clock())
-            return self._next_delay(done)
+            return self._next_delay(done, self._mount_failures.reread_delay(key))
         finally:
             self._status_queue.done(key)
             self._metrics.passed(result, time.perf_counter() - started)
@@ -251,10 +251,10 @@ class Reconciler:
             else:
                 self._metrics.wrote("Event", "create")
 
-    def _next_delay(self, done: _Pass) -> float | None:
+    def _next_delay(self, done: _Pass, reread_delay: float) -> float | None:
         if done.wrote:
             return 0.0
-        waits = [done.status_delay] if done.status_delay else []
+        waits = [delay for delay in (done.status_delay, reread_delay) if delay]
         if done.requeue_at is not None:
             # By the time of day, a timer may fire slightly early; a pass just before the deadline would have no effect.
             waits.append(max(0.0, (done.requeue_at - self._clock()).total_seconds()) + 0.005)
