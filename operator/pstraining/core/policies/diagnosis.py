@@ -18,7 +18,10 @@ from pstraining.core.observe import parse_time
 from pstraining.core.policies.failure_counts import last_line
 from pstraining.core.snapshot import Child, Container, Pod, Snapshot
 
-_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+_IMAGE = {
+    *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
+    *("RegistryUnavailable", "SignatureValidationFailed"),  # before the back-off, as ErrImagePull
+}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
 UNSCHEDULABLE_GRACE = timedelta(seconds=30)
 """A new pod is often unschedulable for a moment, such as the 5 to 15 s until a volume is bound."""
