@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from pstraining.api.values import copied
@@ -33,6 +34,17 @@ def known(written: str) -> str:
         return ""
     is_size = isinstance(found, dict) and all(isinstance(found.get(kind) or {}, dict) for kind in _KINDS)
     return written if is_size else ""
+
+
+@lru_cache(maxsize=1024)
+def are_equal(before: str, after: str) -> bool:
+    """Return whether two sizes have the same amounts, such as `cpu: 2` and `cpu: 2000m`.
+
+    Args:
+        before: a size, as `text` gives it.
+        after: another size.
+    """
+    return before == after or _written(before) == _written(after)
 
 
 def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) -> str:
@@ -158,6 +170,13 @@ def _amounts(size: str) -> dict[tuple[str, str], Any]:
     parsed: dict[str, Amounts] = {kind: _parsed(found.get(kind) or {}) for kind in _KINDS}
     parsed["requests"] = parsed["limits"] | parsed["requests"]
     return {(kind, name): amount for kind in _KINDS for name, amount in parsed[kind].items()}
+
+
+def _written(size: str) -> dict[tuple[str, str], Any]:
+    """Return all amounts as `_amounts` does, with the texts of those that the API server refuses."""
+    found = json.loads(size or "{}")
+    texts = {(kind, name): str(amount) for kind in _KINDS for name, amount in (found.get(kind) or {}).items()}
+    return texts | _amounts(size)
 
 
 def _parsed(quantities: Mapping[str, Any]) -> Amounts:

@@ -47,12 +47,12 @@ class Way(Enum):
 
 
 def has_other_size(facts: Facts, pod: Pod) -> bool:
-    """Whether the size requested last for a pod that stays differs from the size of the spec.
+    """Whether the size requested last for a pod that stays has other amounts than the size of the spec.
 
     Without Kueue, a new size of a job with a queue would have no quota: it waits.
     """
-    is_other = pod.size not in ("", facts.sizes[pod.role].text) and not _ends(facts, pod)
-    return is_other and not facts.queue.is_unanswered
+    is_other = pod.size != "" and not sizes.are_equal(pod.size, facts.sizes[pod.role].text)
+    return is_other and not _ends(facts, pod) and not facts.queue.is_unanswered
 
 
 def obstacle(facts: Facts, pod: Pod) -> str:
