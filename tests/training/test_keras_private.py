@@ -20,8 +20,8 @@ PRIVATE: Final = {
     "layer": {"_seed_generators", "_trainable_variables"},
     "variable": {"_path"},
     "optimizer": {
-        *("_accumulated_gradients", "_clip_gradients", "_get_current_learning_rate", "_get_variable_index"),
-        *("_iterations", "_learning_rate", "_momentums", "_use_weight_decay", "_velocities"),
+        *("_accumulated_gradients", "_apply_weight_decay", "_clip_gradients", "_get_current_learning_rate"),
+        *("_get_variable_index", "_iterations", "_learning_rate", "_momentums", "_use_weight_decay", "_velocities"),
     },
     "MultiOptimizer": {"_inner_optimizers", "_optimizer_map"},
     **{kind: {"_set_monitor_op"} for kind in MONITORING},

@@ -348,7 +348,8 @@ def _identity(own: KerasOptimizer) -> str:
 
 def _as_variable(layer: Embedding) -> optimizer.TableVariable:
     """Return a stand-in for a table, for the optimizer's rules."""
-    return optimizer.TableVariable(f"{layer.path}/{optimizer.TABLE_NAME}", _shape(layer), str(layer.variable_dtype))
+    path = f"{layer.path}/{optimizer.TABLE_NAME}"
+    return optimizer.TableVariable(path, _shape(layer), str(layer.variable_dtype), layer.tensorflow_name())
 
 
 def _shape(layer: Embedding) -> tuple[int, int]:

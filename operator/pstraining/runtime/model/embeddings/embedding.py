@@ -78,6 +78,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """The number of the layer, which its config has while the model is exported; None at other times."""
         self.row_policy = RowPolicy(_python(max_rows), _python(min_count), _python(expire_after))
         """The rule that decides which keys have rows."""
+        self.tensorflow_name: Callable[[], str] = lambda: ""
+        """Returns the name that TensorFlow gives the variable of Keras's own layer, once the model is built."""
         self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
         if self.is_dynamic:
             self.row_initializer("")
@@ -100,6 +102,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim), initializer=self.embeddings_initializer, name="embeddings"
             )
+        with keras.name_scope(self.name, caller=self):  # as in add_weight
+            probe = keras.Variable("zeros", shape=(), name="embeddings")  # not a weight: Keras tracks only attributes
+        self.tensorflow_name = lambda: str(probe.value.name)  # Keras may create the variable of TensorFlow later
         self.built = True
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:

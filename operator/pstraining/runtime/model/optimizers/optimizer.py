@@ -11,13 +11,14 @@ weight decay, averages and clipping by value remain Keras's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
 from pstraining.runtime.errors import FinalError
+from pstraining.runtime.model.optimizers import weight_decay
 from pstraining.runtime.model.partition import LARGE_BYTES
 from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Operation, Tensor, UpdateStep
 
@@ -39,12 +40,18 @@ class OptimizerError(FinalError, ValueError):
 
 @dataclass(frozen=True)
 class TableVariable:
-    """A stand-in for an embedding table, with the path and the name that Keras's own layer gives the table."""
+    """A stand-in for an embedding table, with the path and the names that Keras's own layer gives the table."""
 
     path: str
     shape: tuple[int, int]
     dtype: str
+    tensorflow_name: str
     name: str = TABLE_NAME
+
+    @property
+    def value(self) -> "TableVariable":
+        """Return a stand-in for the TensorFlow variable."""
+        return replace(self, name=self.tensorflow_name)
 
     @property
     def _unique_id(self) -> str:
@@ -175,20 +182,12 @@ def _is_one_of(optimizer: KerasOptimizer, names: Sequence[str]) -> bool:
     return any(type(optimizer) is getattr(keras.optimizers, name, None) for name in names)
 
 
-def _decays(optimizer: KerasOptimizer) -> bool:
-    """Return whether an optimizer decays variables; Muon has a second decay, for variables that it trains by Adam."""
-    return any(getattr(optimizer, name, None) is not None for name in ("weight_decay", "adam_weight_decay"))
-
-
 def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasVariable | TableVariable) -> str:
     """Return the layout's group of a trainable variable.
 
     The group states the optimizer's number, whether it decays the variable, and whether the variable has a constraint.
     """
-    optimizer = optimizers[number]
-    kind = "trainable"
-    if _decays(optimizer):
-        kind = "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
+    kind = weight_decay.kind(optimizers[number], variable)
     if getattr(variable, "constraint", None) is not None:
         kind = CONSTRAINED + kind
     return f"{number}/{kind}" if len(optimizers) > 1 else kind
@@ -271,7 +270,7 @@ def clone(
     config["clipnorm"] = config["global_clipnorm"] = None
     copy: KerasOptimizer = type(optimizer).from_config(config)
     undecayed = [vector for vector, group in zip(variables, groups, strict=True) if not is_decayed(group)]
-    if undecayed and _decays(copy):
+    if undecayed and weight_decay.is_used(copy):
         copy.exclude_from_weight_decay(var_list=undecayed)
     _build(copy, variables)
     kernel, composed = _fused(copy) if fused else None, copy.update_step
