@@ -316,6 +316,34 @@ def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
     assert {type(layer.input_dim), type(layer.output_dim)} == {int}
 
 
+@pytest.mark.parametrize("rows", [8, None])
+def test_a_table_in_a_layer_of_the_programs_own_is_refused_by_name(rows: int | None) -> None:
+    """A worker has no rows with which Keras could build such a layer or model."""
+    import keras
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def outer(kind: Any) -> Any:
+        layer = type("Outer", (kind,), {"call": lambda self, x: self.table(x)})()
+        layer.table = Embedding(rows, 4, name="users")
+        return layer
+
+    def with_layer() -> Any:
+        return keras.Sequential([keras.Input((3,), dtype="int32"), outer(keras.layers.Layer)])
+
+    def with_model() -> Any:
+        model = outer(keras.Model)
+        model(np.zeros((1, 3), "int32"))
+        return model
+
+    for build in (with_layer, with_model):
+        with pytest.raises(ModelError, match=r"layer users: a layer or a model of the program's own calls it"):
+            Model(build, keras.optimizers.Adam, Objective("mse"), with_tables=False)
+
+
 def test_keys_that_are_floats_and_indices_that_are_not_dense_are_refused() -> None:
     import keras
     import tensorflow as tf

@@ -111,7 +111,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """Return the rows of the indices.
 
         Raises:
-            ModelError: rows by key would be trained without parameter servers, or the keys are floats or not dense.
+            ModelError: rows by key would be trained without parameter servers, the keys are floats or not dense, or
+                the rows are needed to build the model.
         """
         inputs = self._whole_numbers(inputs)
         if _local.lookups is None:
@@ -122,6 +123,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                         "with python -m pstraining.runtime.local, or in a job"
                     )
                 return tf.cast(self.known.rows_of(inputs), self.compute_dtype)
+            if self.embeddings is None:
+                raise ModelError(
+                    f"layer {self.name}: a layer or a model of the program's own calls it to build the model, but its "
+                    "rows are on the parameter servers: call it on a keras.Input, in a functional model, and give that "
+                    "layer the rows"
+                )
             return keras.ops.cast(keras.ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         return tf.cast(_local.lookups.rows(self, inputs), self.compute_dtype)
 
