@@ -115,6 +115,7 @@ class Trainer:
     ) -> None:
         arguments.check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
         arguments.check_call("train_step", train_step, model, data, how="with the model and a batch")
+        arguments.check_metrics(metrics=metrics, weighted_metrics=weighted_metrics)
         arguments.check_kinds(class_weight=class_weight, checkpoint=checkpoint, training=training)
         arguments.check_summaries(tensorboard)
         arguments.check_jit(jit_compile)

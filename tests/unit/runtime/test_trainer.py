@@ -102,6 +102,26 @@ def test_functions_that_cannot_be_called_as_they_will_be_are_refused(make: Any, 
         make()
 
 
+class Metric:
+    """An object with the methods of a metric of Keras."""
+
+    def __call__(self, *args: object) -> None:
+        """Metrics can be called with any arguments."""
+
+    def update_state(self) -> None:
+        """Metrics add a batch to their state."""
+
+
+@pytest.mark.parametrize(("given", "kind"), [(two, "two"), (Metric(), "Metric"), (Metric, "Metric")])
+@pytest.mark.parametrize("name", ["metrics", "weighted_metrics"])
+def test_a_metric_in_place_of_a_list_is_refused(given: Any, kind: str, name: str) -> None:
+    words = rf"{name}: give a list, such as \[{kind}\], or a function without arguments; it is {kind}"
+    with pytest.raises(SettingsError, match=words):
+        trainer(**{name: given})
+    for accepted in ([given], {"a": given}, ["mae"], "mae", None, lambda: [given], list):
+        trainer(**{name: accepted})
+
+
 def test_functions_may_accept_more_and_those_without_a_signature_are_accepted() -> None:
     optional = partial(two, second=1)
     trainer(lambda worker, workers, batch=32: [], evaluate=partial(two, 1, 2), train_step=two)

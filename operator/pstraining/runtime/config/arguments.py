@@ -63,6 +63,26 @@ def check_call(name: str, function: object, *given: object, how: str) -> None:
         ) from None
 
 
+def check_metrics(**given: object) -> None:
+    """Refuse a metric in place of the list, or of the function that creates it.
+
+    Raises:
+        SettingsError: names the argument, and has an example.
+    """
+    for name, value in given.items():
+        is_metric = hasattr(value, "update_state")
+        if callable(value) and not is_metric:
+            try:
+                inspect.signature(value, follow_wrapped=False).bind()
+            except TypeError:
+                is_metric = True
+            except ValueError:  # a function of C without a signature
+                continue
+        if is_metric:
+            kind = getattr(value, "__name__", type(value).__name__)
+            raise SettingsError(f"{name}: give a list, such as [{kind}], or a function without arguments; it is {kind}")
+
+
 def check_kinds(**given: object) -> None:
     """Refuse an argument of another type; a SettingsError names the argument, and has an example."""
     for name, value in given.items():
