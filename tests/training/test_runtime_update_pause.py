@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from pstraining.runtime.chief import layout_transfer
+from pstraining.runtime.chief import layout_transfer, live_layout
+from pstraining.runtime.chief.shutdown import StoppedError
+from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.replication.view import LayoutPostponedError
 from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches
@@ -79,6 +82,22 @@ def test_a_worker_without_a_step_postpones_the_change(client: Any, monkeypatch: 
             pause(rig, pausing)
         pausing.end()
         all_step_on([other])
+
+
+def test_a_chief_that_is_stopped_gives_the_pause_up_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has 30 s by default, in which it also saves the state."""
+    transfer = Mock()
+    transfer.complete_updates = lambda admin, fence, hold: [hold() for _ in range(9)]  # a worker is slow
+    store = Mock(model=Mock(tables=[]), shards=[])
+    changer = live_layout.LayoutChanger(
+        Mock(), store, TrainingSettings(steps=9), make=Mock(), restore=Mock(), hold=(hold := Mock())
+    )
+    changer._next = live_layout._Next(Mock(), Mock(), Mock(), Mock(fence=0), 0.0, transfer)
+    with pytest.raises(StoppedError):
+        changer.lead(Mock(), Mock(), Mock(), SESSION.fence, Mock(side_effect=[None, None, StoppedError]))
+    assert hold.call_count == 2
+    transfer.end.assert_called_once()
+    assert capsys.readouterr().out == "", "no event says that training continues"
 
 
 def test_an_update_on_some_members_is_found(client: Any) -> None:

@@ -273,7 +273,7 @@ class Chief:
                 with self._stop.recovering():  # without a quorum, it waits
                     self._members.establish(readmit=True)
                 self._leave_to_successor(self._members.view_changer)
-                self._members.follow_layout()
+                self._members.follow_layout(self._stop.check)
             if self._decide() is not ChiefAction.PROCEED:
                 self._establish_term()
             if self._is_over():

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from pstraining.api import contract
 from pstraining.runtime.chief.layout_transfer import LayoutTransfer
+from pstraining.runtime.chief.shutdown import StoppedError
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.cluster import Cluster
@@ -152,7 +153,12 @@ class LayoutChanger:
         return is_near and self._are_workers_ready(admin, following)
 
     def lead(
-        self, former: ViewChanger, form: Callable[[Assignment], StoreAdmin], admin: StoreAdmin, fence: int
+        self,
+        former: ViewChanger,
+        form: Callable[[Assignment], StoreAdmin],
+        admin: StoreAdmin,
+        fence: int,
+        check_stop: Callable[[], None] = lambda: None,
     ) -> NoReturn:
         """Stop training, found the next layout with the state, and end the current one.
 
@@ -161,19 +167,26 @@ class LayoutChanger:
             admin: the administration of the current members.
             fence: the current fence.
             form: returns the administration of some members of the current layout.
+            check_stop: called while workers complete their updates; raises StoppedError to give the change up.
 
         Raises:
             LayoutOverError: the next layout has the state, and `enter` leads it.
             LayoutPostponedError: training continues in the current layout.
             ShardLostError: a server is lost; training continues in the current layout.
+            StoppedError: the chief ends, and saves the state of the current layout.
         """
         following = self._next
         if following is None or following.transfer is None:
             raise LayoutPostponedError("the next layout is not prepared")
         # The ballot under which training stops must be higher than any that the next layout knows.
         former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
+
+        def between() -> None:
+            check_stop()
+            self._hold()
+
         try:
-            following.transfer.complete_updates(admin, fence, self._hold)
+            following.transfer.complete_updates(admin, fence, between)
             until = time.monotonic() + FREEZE_SECONDS
             source = form(former.assignment(former.freeze(until)))
             under = encoding.ballot(former.fence)
@@ -182,6 +195,9 @@ class LayoutChanger:
             self.moved = following.transfer.moved
             former.close(Founded(under, founded))
         except LayoutOverError:
+            raise
+        except StoppedError:
+            self._drop()
             raise
         except Exception as error:
             self._give_up(error)

@@ -140,13 +140,17 @@ class Membership:
         self.form(assignment)
         self.fence = fence
 
-    def follow_layout(self) -> None:
-        """Prepare the next layout if it is wanted, and lead training to it once it is ready."""
+    def follow_layout(self, check_stop: Callable[[], None]) -> None:
+        """Prepare the next layout if it is wanted, and lead training to it once it is ready.
+
+        Args:
+            check_stop: raises StoppedError once the chief is to end; called while training waits for workers.
+        """
         if not ((layouts := self._layouts) and self.view_changer and layouts.is_ready(self.admin, self.fence)):
             return
         began = time.monotonic()
         try:
-            layouts.lead(self.view_changer, self.form, self.admin, self.fence)
+            layouts.lead(self.view_changer, self.form, self.admin, self.fence, check_stop)
         except LayoutPostponedError:
             self.establish()
             return
