@@ -17,7 +17,7 @@ import pytest
 from pstraining.api import contract
 from pstraining.api.training import Mode
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings
 from pstraining.runtime.data.sources import Ranges
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.ps.data_ledger import SplitPosition
@@ -84,8 +84,9 @@ def test_with_other_data_the_incomplete_epoch_starts_again(
     from pstraining.runtime.chief.options import ChiefOptions
     from pstraining.runtime.chief.shutdown import GracefulStop
 
-    def chief_of(rig: Rig, block: int) -> Any:
-        training, checkpoint = TrainingSettings(epochs=2), CheckpointSettings(path=str(tmp_path), interval_seconds=3600)
+    def chief_of(rig: Rig, block: int, folder: str = "") -> Any:
+        training = TrainingSettings(epochs=2)
+        checkpoint = CheckpointSettings(path=str(tmp_path / folder), interval_seconds=3600)
         order = Ranges(60, block, counting.read).order
         return Chief(
             client, rig.store, ChiefOptions(training, checkpoint, None, by_splits=True, order=order), stop=stop
@@ -101,13 +102,18 @@ def test_with_other_data_the_incomplete_epoch_starts_again(
     with pytest.raises(SystemExit, match="143"):
         chief_of(rig, 10).run()
 
-    for block, left in ((10, (8, 0)), (15, (4, 0))):
-        client.container += f".{block}"
+    for block, left in ((10, (8, 0)), (15, (4, 0)), (20, (3, 0))):
+        if block < 20:  # later, the servers live, and have other data than all other tasks
+            client.container += f".{block}"
         stop, rig = GracefulStop(), Rig(client, sgd, ps=1, build=small, with_ledger=True)
         capsys.readouterr()
         chief_of(rig, block)._establish_term()
         assert rig.control.data_left() == left
-        assert ("data_begins_anew" in capsys.readouterr().out) == (block == 15)
+        assert ("data_begins_anew" in capsys.readouterr().out) == (block > 10)
+    with pytest.raises(SettingsError, match="order, have changed since training began, and there is no checkpoint"):
+        chief_of(rig, 10, "empty")._establish_term()
+    chief_of(rig, 20, "empty")._establish_term()
+    assert rig.control.data_left() == (3, 0), "the refusal has changed nothing"
 
 
 def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.chief.recovery import ChiefAction, decide
+from pstraining.runtime.chief.recovery import ORDER_BITS, ChiefAction, decide, has_other_order
 from pstraining.runtime.ps.record import LayoutMismatchError, Session, ShardRecord, session
 from pstraining.runtime.transport.errors import ATTEMPTS, is_retried, name_of
 
@@ -45,6 +45,26 @@ shards = st.builds(
 )
 def test_the_chiefs_next_action(seen: list[ShardRecord], expected: ChiefAction) -> None:
     assert decide(seen, fence=2, layout=5) is expected
+
+
+@pytest.mark.parametrize(
+    ("generation", "order", "expected"),
+    [
+        ((1_795_970_000_000 << ORDER_BITS) + 7, 7, ChiefAction.PROCEED),
+        ((1_795_970_000_000 << ORDER_BITS) + 7, 8, ChiefAction.RESTORE),
+        (-(1_795_970_000_000 << ORDER_BITS) - 7, 7, ChiefAction.REOPEN),
+        (-(1_795_970_000_000 << ORDER_BITS) - 7, 8, ChiefAction.RESTORE),
+        (1_795_970_000_000 << ORDER_BITS, 8, ChiefAction.PROCEED),  # of a program whose data was not assigned
+        ((1_795_970_000_000 << ORDER_BITS) + 7, 0, ChiefAction.PROCEED),
+        (1_795_970_000_001, 8, ChiefAction.PROCEED),  # of an earlier version
+    ],
+)
+def test_positions_of_another_order_of_the_data_are_not_continued(
+    generation: int, order: int, expected: ChiefAction
+) -> None:
+    seen = [replace(WHOLE, generation=generation)] * 2
+    assert decide(seen, fence=2, layout=5, order=order) is expected
+    assert has_other_order(seen, order) == (expected is ChiefAction.RESTORE)
 
 
 @given(st.lists(shards, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 9))

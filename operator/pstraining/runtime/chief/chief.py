@@ -218,7 +218,8 @@ class Chief:
 
     def _decide(self) -> ChiefAction:
         self._shards = self._store.read()
-        action = recovery.decide(self._shards, fence=self._members.fence, layout=self._store.fingerprint)
+        fence, layout, order = self._members.fence, self._store.fingerprint, self._options.order_number
+        action = recovery.decide(self._shards, fence=fence, layout=layout, order=order)
         if action is ChiefAction.SUPERSEDED:
             highest = max(shard.fence for shard in self._shards)
             if self._members.is_own(highest):
@@ -237,7 +238,8 @@ class Chief:
         state = self._saver.checkpoints.newest() if self._saver else None
         fresh = state is None
         self._early = state is not None and state.ended_early
-        generation = new_generation()
+        recovery.check_order(self._shards if fresh and not shut else (), self._options.order_number)
+        generation = new_generation(self._options.order_number)
         if self._client.cluster.in_pod:
             self._admin.mark_owned()
         self._admin.restore(

@@ -1,8 +1,10 @@
 """The chief's settings."""
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pstraining.runtime.chief.recovery import ORDER_BITS
 from pstraining.runtime.chief.reports.reporting import FitOptions
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.data.sources import Order
@@ -27,3 +29,8 @@ class ChiefOptions:
     fit: FitOptions = field(default_factory=FitOptions)
     counters: ChiefCounters = field(default_factory=ChiefCounters)
     history: HistoryRecorder = field(default_factory=HistoryRecorder)
+
+    @property
+    def order_number(self) -> int:
+        """Return the number of `order` in generations, see `recovery.ORDER_BITS`; 0: the data is not assigned."""
+        return (zlib.crc32(self.order.text().encode()) % (1 << ORDER_BITS) or 1) if self.order else 0

@@ -13,6 +13,7 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime.checkpoint.state import FULL, SavePlan, State, StateParts, whole
 from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.recovery import ORDER_BITS
 from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.state.state_copies import StateCopies
@@ -383,6 +384,6 @@ def _emit_row_counts(shard: Shard) -> Tensor:
         return counts_of(list(shard.dynamic.values()))
 
 
-def new_generation() -> int:
-    """Return a number that no earlier set of parameters had."""
-    return time.time_ns() // 1_000_000
+def new_generation(order: int = 0) -> int:
+    """Return a number that no earlier set of parameters had; `order`: see `recovery.decide`."""
+    return (time.time_ns() // 1_000_000 << ORDER_BITS) + order
