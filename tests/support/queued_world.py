@@ -8,8 +8,10 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
+from pstraining.api.models import PSTrainingJob
 from pstraining.controller.transform import transform
 from pstraining.core.actions import Action, Create, Kind, Outcome, PatchStatus, Replace, Verdict
+from pstraining.core.facts import Facts, gather
 from pstraining.core.snapshot import Child, QueueObjects, Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
@@ -101,6 +103,13 @@ class QueuedWorld(World):
             return found
         objects = replace(found.queue_objects, default_queues=frozenset({found.namespace}))
         return replace(found, queue_objects=objects)
+
+    @property
+    def effective(self) -> PSTrainingJob:
+        """Return the job as it runs, with the workers that it may have now."""
+        facts = gather(self.snapshot(), self.now)
+        assert isinstance(facts, Facts)
+        return facts.job
 
     @property
     def workloads(self) -> list[dict[str, Any]]:

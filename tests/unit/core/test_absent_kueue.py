@@ -60,6 +60,14 @@ def test_a_job_that_was_admitted_in_part_gets_no_further_workers() -> None:
     assert world.condition("Queued")["reason"] == Reason.KUEUE_NOT_INSTALLED
 
 
+def test_the_job_that_runs_on_has_the_workers_that_were_created() -> None:
+    world = running(quota=6, worker={"replicas": 8, "minReplicas": 2})
+    uninstall(world)
+    assert world.effective.spec.worker.replicas == 4
+    world.children = {key: child for key, child in world.children.items() if key[0] != "Deployment"}
+    assert world.effective.spec.worker.replicas == 8, "none was created yet"
+
+
 def test_no_pod_is_created_that_would_lack_the_labels_of_its_flavor() -> None:
     world = running()
     uninstall(world)

@@ -164,6 +164,15 @@ def test_fewer_workers_may_be_admitted() -> None:
     assert world.job["status"]["worker"]["summary"] == "4/4"
 
 
+def test_a_partially_admitted_job_demands_no_more_workers_than_were_admitted() -> None:
+    world = queued(quota=5, worker={"replicas": 6, "minReplicas": 2})
+    world.run()
+    for minimum, demanded in ((2, 2), (5, 3)):
+        world.edit({"worker": {"minReplicas": minimum}})
+        worker = world.effective.spec.worker
+        assert (worker.replicas, worker.min_replicas) == (3, demanded)
+
+
 def test_added_workers_wait_for_a_slice_and_no_pod_is_changed() -> None:
     world = running(quota=6, worker={"replicas": 4})
     before = {name: p["metadata"]["uid"] for name, p in world.pods.items()}
