@@ -100,6 +100,22 @@ def test_the_time_before_an_eviction_counts_against_the_time_limit() -> None:
     assert "accumulatedPastExecutionTimeSeconds" not in world.workload["status"], "it may run once more"
 
 
+@pytest.mark.parametrize("checked", [True, False], ids=["admission checks", "clock"])
+def test_only_time_in_which_a_job_runs_counts_against_its_time_limit(checked: bool) -> None:
+    """Neither the time of admission checks counts, nor a clock that is behind Kueue's."""
+    world = queued()
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_MAX_SECONDS] = "3600"
+    world.checks = checked
+    world.run()
+    world.now += timedelta(seconds=600 if checked else -600)
+    world.evict()
+    world.quota = 0
+    world.run()
+    assert not world.with_quota()
+    assert world.workload["status"].get("accumulatedPastExecutionTimeSeconds", 0) == 0
+
+
 def test_a_job_that_waits_asks_for_the_workers_that_it_is_scaled_to() -> None:
     world = queued(quota=0)
     world.run()
