@@ -5,6 +5,7 @@ sums, and computes the results from them. Keras sums the states of replicas in t
 `Metric.add_variable`), so accuracy, AUC or a mean over an output are exact over any number of workers.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,6 +42,7 @@ class TrainingMetrics:
         self._variables: list[KerasVariable] | None = None  # None: not built
         self._sums: Variable | None = None
         self._losses: list[tuple[int, int]] = []  # the places of total and count of each output's loss
+        self._metrics: list[list[int]] = []  # the places of each metric's variables
         self.counts: Tensor | None = None
         """While a part of a batch is traced: whether its samples count. bool[]. None: they do."""
         self.outputs = ""
@@ -64,13 +66,14 @@ class TrainingMetrics:
             with tf.init_scope(), _real_variables():
                 self._build(labels, outputs)
                 if size := sum(map(_size, self._variables or ())):
-                    self._sums = tf.Variable(tf.zeros([size], tf.float64), trainable=False)
+                    self._sums = tf.Variable(tf.zeros([size + len(self._metrics)], tf.float64), trainable=False)
                 self.outputs = json.dumps([_encoded(labels), _encoded(outputs)])
 
     def update(self, x: object, y: object, predicted: object, weight: object) -> None:
         """Emit adding a batch to the sums, and resetting the metrics.
 
-        A batch whose states are not finite is left out: the sums of a process have no end, and NaN would stay in them.
+        A batch for which a metric's state is not finite is left out of that metric: the sums of a process have no end,
+        and NaN would stay in them. The number of each metric's batches follows the states.
         """
         if (sums := self._sums) is None:
             return
@@ -79,8 +82,10 @@ class TrainingMetrics:
         values = [tf.convert_to_tensor(variable.value) for variable in variables]
         parts = self._by_samples([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values], predicted)
         with tf.device(sums.device):  # each device of a worker adds its part of the batch
-            added = tf.concat(parts, 0)
-            self.add(sums, added, tf.reduce_all(tf.math.is_finite(added)))
+            finite = [tf.reduce_all(tf.math.is_finite(tf.concat([parts[n] for n in own], 0))) for own in self._metrics]
+            of_part = {place: number for number, own in enumerate(self._metrics) for place in own}
+            counted = [tf.fill(tf.shape(part), finite[of_part[place]]) for place, part in enumerate(parts)]
+            self.add(sums, tf.concat([*parts, tf.ones([len(finite)], tf.float64)], 0), tf.concat([*counted, finite], 0))
         with tf.control_dependencies(parts):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(tf.zeros_like(value))
@@ -91,7 +96,7 @@ class TrainingMetrics:
         sums.assign_add(tf.where(counts, values, tf.zeros_like(values)), read_value=False)
 
     def sums(self) -> Sequence[float]:
-        """Return the sums of the metrics' states over all batches, in the order of their variables."""
+        """Return the sums of the metrics' states, in the order of their variables, and the batches of each metric."""
         return [] if self._sums is None else self._sums.numpy().tolist()
 
     @property
@@ -106,13 +111,16 @@ class TrainingMetrics:
     def results(self, outputs: str, sums: Mapping[int, float]) -> dict[str, float]:
         """Return the metrics by name, from sums over workers, without metrics whose result is not a single number.
 
+        A metric without a batch, or whose result is not finite, is left out as well.
+
         Args:
             outputs: a worker's `outputs`.
             sums: the sums that are not zero, by their place in `TrainingMetrics.sums`.
         """
         if not any(sums.values()):
             return {}
-        return {name: value.item() for name, value in self._results(outputs, sums).items()}
+        found = self._results(outputs, sums)
+        return {name: value.item() for name, value in found.items() if np.isfinite(value).all()}
 
     def names(self, outputs: str) -> set[str] | None:
         """Return the names of the metrics that `results` can have; None with a program's own training step."""
@@ -122,15 +130,23 @@ class TrainingMetrics:
         if self._variables is None:
             self._build(*(_decoded(part) for part in json.loads(outputs)))
         mapping, first = [], 0
-        for variable in self._variables or ():
+        without = self._without_batches(sums)
+        for number, variable in enumerate(self._variables or ()):
             places = range(first, first := first + _size(variable))
             values = np.array([sums.get(place, 0.0) for place in places]).reshape(variable.shape)
+            if number in without and tf.as_dtype(variable.dtype).is_floating:
+                values = np.full_like(values, np.nan)
             mapping.append((variable, tf.constant(values, variable.dtype)))
         if not mapping:
             return {}
         with keras.StatelessScope(state_mapping=mapping):
             found = single(self._model.get_metrics_result())
         return {name: value for name, value in found.items() if name != "loss"}
+
+    def _without_batches(self, sums: Mapping[int, float]) -> set[int]:
+        """Return the places of the variables of metrics to which no batch was added."""
+        first = sum(map(_size, self._variables or ()))
+        return {p for number, own in enumerate(self._metrics) if not sums.get(first + number) for p in own}
 
     def _by_samples(self, parts: Sequence[Tensor], predicted: object) -> list[Tensor]:
         """Emit the states of a batch, in which the losses of the outputs have the batch's samples as weights.
@@ -167,14 +183,22 @@ class TrainingMetrics:
                 f"the state {odd[0].path} does not begin with zeros or has another aggregation than 'sum', so states "
                 "of several batches cannot be added; validation has them"
             )
+        named = [one for metric in metrics for one in _members(metric)]
         if self.reason:
-            # Keras holds the metrics given to `compile` in one of its own.
-            named = [one for metric in metrics for one in getattr(metric, "metrics", [metric])]
             self.left_out, self._variables = [metric.name for metric in named], []
             return
         places = {id(variable): place for place, variable in enumerate(self._variables)}
+        ends = list(itertools.accumulate(len(metric.variables) for metric in named))
+        self._metrics = [list(range(*own)) for own in itertools.pairwise([0, *ends]) if own[0] < own[1]]
         trackers = model._compile_loss.metrics if model._compile_loss is not None else ()
         self._losses = [(places[id(one.total)], places[id(one.count)]) for one in trackers if id(one.total) in places]
+
+
+def _members(metric: keras.Metric) -> list[keras.Metric]:
+    """Return the metrics of which one consists: Keras holds those given to `compile` in one of its own."""
+    members = [member for member in getattr(metric, "metrics", ()) if member is not None]
+    own, theirs = list(map(id, metric.variables)), [id(variable) for one in members for variable in one.variables]
+    return members if members and own == theirs else [metric]
 
 
 def single(results: Mapping[str, object]) -> dict[str, Array]:
