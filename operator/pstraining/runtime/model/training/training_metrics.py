@@ -83,8 +83,8 @@ class TrainingMetrics:
         parts = self._by_samples([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values], predicted)
         with tf.device(sums.device):  # each device of a worker adds its part of the batch
             finite = [tf.reduce_all(tf.math.is_finite(tf.concat([parts[n] for n in own], 0))) for own in self._metrics]
-            of_part = {place: number for number, own in enumerate(self._metrics) for place in own}
-            counted = [tf.fill(tf.shape(part), finite[of_part[place]]) for place, part in enumerate(parts)]
+            of_metrics = zip(self._metrics, finite, strict=True)
+            counted = [tf.fill(tf.shape(parts[n]), is_finite) for own, is_finite in of_metrics for n in own]
             self.add(sums, tf.concat([*parts, tf.ones([len(finite)], tf.float64)], 0), tf.concat([*counted, finite], 0))
         with tf.control_dependencies(parts):
             for variable, value in zip(variables, values, strict=True):
