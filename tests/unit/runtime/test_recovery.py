@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.chief.recovery import ChiefAction, decide
-from pstraining.runtime.chief.state.origin.order_numbers import ORDER_BITS, check_order
-from pstraining.runtime.config.settings import SettingsError
+from pstraining.runtime.chief.recovery import ORDER_BITS, ChiefAction, decide, has_other_order
 from pstraining.runtime.ps.record import LayoutMismatchError, Session, ShardRecord, session
 from pstraining.runtime.transport.errors import ATTEMPTS, is_retried, name_of
 
@@ -65,13 +63,8 @@ def test_positions_of_another_order_of_the_data_are_not_continued(
     generation: int, order: int, expected: ChiefAction
 ) -> None:
     seen = [replace(WHOLE, generation=generation)] * 2
-    given = {"order": order} if order else {}
-    assert decide(seen, fence=2, layout=5, **given) is expected
-    if expected is ChiefAction.RESTORE:
-        with pytest.raises(SettingsError, match="there is no checkpoint"):
-            check_order(seen, order)
-    else:
-        check_order(seen, order)
+    assert decide(seen, fence=2, layout=5, order=order) is expected
+    assert has_other_order(seen, order) == (expected is ChiefAction.RESTORE)
 
 
 @given(st.lists(shards, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 9))

@@ -27,7 +27,7 @@ from pstraining.runtime.chief.reports.reporting import TrainingReporter
 from pstraining.runtime.chief.reports.unused import report_no_checkpoints, report_unused
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.state.initial_state import InitialState
-from pstraining.runtime.chief.state.origin import data_order, order_numbers
+from pstraining.runtime.chief.state.origin import data_order
 from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.store_admin import StoreAdmin, new_generation
 from pstraining.runtime.chief.worker_wait import wait_for_workers
@@ -238,7 +238,7 @@ class Chief:
         state = self._saver.checkpoints.newest() if self._saver else None
         fresh = state is None
         self._early = state is not None and state.ended_early
-        order_numbers.check_order(self._shards if fresh and not shut else (), self._options.order_number)
+        recovery.check_order(self._shards if fresh and not shut else (), self._options.order_number)
         generation = new_generation(self._options.order_number)
         if self._client.cluster.in_pod:
             self._admin.mark_owned()

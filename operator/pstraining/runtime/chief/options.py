@@ -4,8 +4,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pstraining.runtime.chief.recovery import ORDER_BITS
 from pstraining.runtime.chief.reports.reporting import FitOptions
-from pstraining.runtime.chief.state.origin.order_numbers import ORDER_BITS
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.data.sources import Order
 from pstraining.runtime.history.recorder import HistoryRecorder
@@ -32,5 +32,5 @@ class ChiefOptions:
 
     @property
     def order_number(self) -> int:
-        """Return the number of `order` in generations, see `order_numbers.ORDER_BITS`; 0: the data is not assigned."""
+        """Return the number of `order` in generations, see `recovery.ORDER_BITS`; 0: the data is not assigned."""
         return (zlib.crc32(self.order.text().encode()) % (1 << ORDER_BITS) or 1) if self.order else 0

@@ -13,7 +13,7 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime.checkpoint.state import FULL, SavePlan, State, StateParts, whole
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.state.origin.order_numbers import ORDER_BITS
+from pstraining.runtime.chief.recovery import ORDER_BITS
 from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.state.state_copies import StateCopies
