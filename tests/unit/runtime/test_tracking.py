@@ -25,8 +25,8 @@ from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.tracking import mlflow_run
 from pstraining.runtime.tracking import tracker as tracker_module
 from pstraining.runtime.tracking import tracking as tracking_module
-from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, MlflowRun, flat, tracker_of
-from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
+from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, MlflowRun, tracker_of
+from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker
 from pstraining.runtime.tracking.tracking import Tracking
 from tests.support.extra_packages import add_packages
 from tests.support.soak_marks import in_all
@@ -189,17 +189,6 @@ def test_without_the_variable_nothing_is_tracked() -> None:
     assert tracker_of(cluster(), {}, {}) is None
     with Tracking(cluster(), lambda names, folder: []) as tracking:
         tracking.write(1, {"loss": 1.0})
-
-
-def test_a_repeated_step_is_not_logged_again() -> None:
-    assert newer(TrackedPoint(5, 0.0, {"loss": 1.0, "epoch/loss": 2.0}), {"loss": 5}) == {"epoch/loss": 2.0}
-
-
-def test_settings_become_parameters() -> None:
-    assert dict(flat({"training": {"steps": 7, "epochs": None, "compression": {"push": "None"}}})) == {
-        "training.steps": "7",
-        "training.compression.push": "None",
-    }
 
 
 class StubClient:
