@@ -85,7 +85,7 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, majority_at_home(), paced=True), shards=1)
     example = watched.example
-    watched.wait_prepared(1)
+    watched.wait_prepared()
     of_job = f"pstraining.dev/job-name={example.name}"
     pods = {pod["metadata"]["name"]: pod for pod in kube.list("Pod", namespace, of_job)}
     island = {name: pod for name, pod in pods.items() if pod["spec"]["nodeName"] == HOME}

@@ -45,7 +45,7 @@ def watched(
     mode, shards = request.param
     spec = {"training": {**SPEC["training"], "mode": mode}, "ps": {**SPEC["ps"], "replicas": shards}}
     found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, {**SPEC, **spec}, paced=True), shards)
-    found.wait_prepared(1)
+    found.wait_prepared()
     wait_for(lambda: found.summary() == found.all_in_sync, f"all standbys are in sync: {found.example.job()}", 180)
     return found
 
@@ -99,10 +99,10 @@ def test_no_single_loss_costs_a_step(
 
     if watched.shard_count == 1:
         say(resize_servers(watched))
-        watched.wait_prepared_again()
+        watched.wait_prepared()
     for loss in [*LOSSES[watched.shard_count], *(MORE if THOROUGH else ())]:
         say(_a_member_is_lost(watched, *loss))
-        watched.wait_prepared_again()
+        watched.wait_prepared()
     say(_a_member_is_lost_while_no_operator_runs(watched, own_operator))
     _the_chief_is_lost(watched)
 
@@ -152,7 +152,7 @@ def test_every_switchover_is_reported(kube: Kube, own_operator: OperatorProcess,
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
     for number in range(24):
-        watched.wait_prepared(number + 1)
+        watched.wait_prepared()
         wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "both are in sync", 60)
         _a_member_goes(watched, ("digits-ps-0", "digits-standby-0")[number % 2])
     watched.nothing_is_restored()
@@ -195,7 +195,7 @@ def test_the_majority_drops_an_unreachable_node_which_rejoins_later(
 ) -> None:
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, spec_of_two_nodes(), paced=True))
-    watched.wait_prepared(1)
+    watched.wait_prepared()
     before, struck = watched.pod_uids(), time.time()
     assert faults.cut(HOME)
     lost = watched.standstill("lost", struck)

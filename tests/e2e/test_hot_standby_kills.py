@@ -72,7 +72,7 @@ def test_random_losses_do_not_change_the_result(
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, in_order(shards)), shards)
     stood: list[float] = []
     for number, lose in enumerate(losses):
-        watched.wait_prepared(number + 1)
+        watched.wait_prepared()
         time.sleep(dice.random())  # a random moment
         struck, before = time.time(), len(watched.views())
         lose(watched.example, dice.choice(members))

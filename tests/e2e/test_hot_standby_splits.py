@@ -50,7 +50,7 @@ def lease_seconds() -> float:
 def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None) -> HotStandbyJob:
     own_operator.start()
     found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, SPEC))
-    found.wait_prepared(1)
+    found.wait_prepared()
     return found
 
 
@@ -134,7 +134,7 @@ def spec_of_sides(*, workers_apart: bool) -> Object:
 
 def begun(kube: Kube, namespace: str, shared: Path, spec: Object) -> HotStandbyJob:
     found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, spec))
-    found.wait_prepared(1)
+    found.wait_prepared()
     chief = kube.get("Pod", namespace, found.example.pod("chief"))
     assert chief is not None
     assert chief["spec"]["nodeName"] == HOME

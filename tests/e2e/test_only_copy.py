@@ -24,7 +24,7 @@ def test_a_deleted_server_stays_until_its_standby_has_the_state(
     """The standby's marker, which the chief could not empty, still states that the standby is in sync."""
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
-    watched.wait_prepared(1)
+    watched.wait_prepared()
     wait_for(lambda: watched.summary() == watched.all_in_sync, "the standby is in sync", 180)
     with faults.stopped(f"{namespace}/{STANDBY}", r"launch\.py serve"):
         wait_for(lambda: watched.views()[-1:] == [[["ps-0"]]], "training continues without the standby", 90)

@@ -62,7 +62,7 @@ def test_a_reclaimed_spot_node_costs_no_step(
 ) -> None:
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, on_spot_nodes(), paced=True), shards=1)
-    watched.wait_prepared(1)
+    watched.wait_prepared()
     wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "the standby is in sync", 180)
     before = pace(watched, lambda: time.sleep(30) if THOROUGH else None)
 

@@ -114,7 +114,14 @@ class Example:
         try:
             return wait_for(find, f"{role} {index} reports {name!r}", seconds, every=0.5)
         except DeadlineError as error:
-            raise DeadlineError(f"{error}; {self.log(role, index)[-2000:]}") from None
+            raise DeadlineError(f"{error}; {self.last_reports(role, index)}") from None
+
+    def last_reports(self, role: str, index: int = 0) -> str:
+        """Return a task's last events, the last lines of its log besides them, and the job's status."""
+        lines = self.log(role, index).splitlines()
+        events = [line for line in lines if line.startswith('{"event"')]
+        others = [line for line in lines if not line.startswith('{"event"')]
+        return "\n".join([*events[-25:], *others[-10:], json.dumps(self.job().get("status"))])
 
     def wait_trained(self, index: int = 0, *, seconds: float = 300) -> int:
         """Wait until a worker reports a step, and return the newest; its first report may precede the first step."""

@@ -1,5 +1,7 @@
 """A job with hot standbys, and what its tests read: its tasks' events and its status."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from tests.support.examples import Example
@@ -13,6 +15,18 @@ SPEC: Object = {
 ONE_SHARD: Object = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
 RESUME_SECONDS = 20.0
 """Seconds within which a busy machine makes the first step without a lost member; tests print the measured time."""
+
+
+def is_prepared(chief: Sequence[Object], *workers: Sequence[Object]) -> bool:
+    """Return whether all workers are prepared for the loss of any member in the present view.
+
+    Args:
+        chief: the chief's events.
+        workers: each worker's events. A renewed process prepares again.
+    """
+    since = max((e["time"] for e in chief if e["event"] == "view"), default=math.inf)
+    lasts = [[e for e in own if e["event"] in ("failover_ready", "renews")][-1:] for own in workers]
+    return all(own and own[0]["event"] == "failover_ready" and own[0]["time"] >= since for own in lasts)
 
 
 class HotStandbyJob:
@@ -62,20 +76,18 @@ class HotStandbyJob:
         assert not [e for e in events if e["event"] in ("restored", "not_marked")], "not one step was lost"
         assert {e["term"] for e in events if e["event"] == "view"} == {1}
 
-    def wait_prepared(self, times: int) -> None:
-        """Wait until both workers have reported `failover_ready` this many times."""
-        for index in (0, 1):
-            self.example.wait_event("failover_ready", "worker", index, count=times)
+    def wait_prepared(self) -> None:
+        """Wait until both workers are prepared for the loss of any member in the present view."""
 
-    def wait_prepared_again(self) -> None:
-        """Wait until both workers have reported `failover_ready` after their last resumption."""
+        def are_prepared() -> bool:
+            reports = self.example.events
+            return is_prepared(reports("chief"), *(reports("worker", index) for index in (0, 1)))
 
-        def is_prepared() -> bool:
-            lines = [[e["event"] for e in self.example.events("worker", index)] for index in (0, 1)]
-            relevant = [[name for name in own if name in ("failover_ready", "resumed")] for own in lines]
-            return [own[-1:] for own in relevant] == 2 * [["failover_ready"]]
-
-        wait_for(is_prepared, "both workers are prepared again", 300, every=0.5)
+        try:
+            wait_for(are_prepared, "both workers are prepared", 480, every=0.5)
+        except DeadlineError as error:
+            reports = [self.example.last_reports(*task) for task in (("worker", 0), ("worker", 1), ("chief", 0))]
+            raise DeadlineError("\n\n".join([str(error), *reports])) from None
 
     def steps(self, index: int = 0, since: float = 0.0) -> list[Any]:
         """Return a worker's events of its steps since this time."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,4 +114,20 @@ def test_the_event_survives_a_change_during_the_last_warm_up(
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
     assert reported.wait(60)
+    assert updates.dry_runs == 2
+
+
+def test_each_interruption_is_followed_by_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each interruption is followed by the event, also one that leaves nothing to prepare, as a view with the same
+    members does.
+    """
+    reported: Queue[str] = Queue()
+    monkeypatch.setattr(router, "event", lambda name, **_: reported.put(name))
+    updates = Updates()
+    found = router_of(monkeypatch, updates, incremental=False)
+    found._current = ((0, 1),)
+    found.warm_up(lambda: [])
+    assert reported.get(timeout=60) == "failover_ready"
+    found._changed.set()
+    assert reported.get(timeout=60) == "failover_ready"
     assert updates.dry_runs == 2

@@ -15,6 +15,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.replication import renewal
 from tests.support import counting
+from tests.support.hot_standby import is_prepared
 from tests.support.soak_marks import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
@@ -72,7 +73,12 @@ def whole(run: LocalJob) -> bool:
 
 
 def views(run: LocalJob) -> list[list[list[str]]]:
-    return [event["members"] for event in run.processes["chief"].events("view")]
+    return [event["members"] for event in views_of(run)]
+
+
+def views_of(run: LocalJob) -> list[dict[str, Any]]:
+    """Return the chief's events of its views."""
+    return run.processes["chief"].events("view")
 
 
 def transfers(run: LocalJob, phase: str) -> list[dict[str, Any]]:
@@ -291,7 +297,7 @@ def test_many_kills_cost_no_step_and_little_time(
     sizes, costs = [], []
     with job(tmp_path / "killed", standbys=1, epochs=epochs) as run:
         for number in range(kills):
-            until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
+            until(run, lambda: ready(run), "all is ready for the next loss")
             sizes.append(resident(run))
             time.sleep(dice.random())  # a random moment
             run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
@@ -325,16 +331,16 @@ def test_many_failovers_leak_no_resources(
         until(run, lambda: ready(run), "all is ready for the first loss")
         for _ in range(kills):
             sizes.append(resident(run, "ps-1"))
-            made, before = prepared(run), len(views(run))
+            before = len(views(run))
             run.kill("ps-0")
             until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
             until(run, lambda: whole(run), "all members in sync again")
-            until(run, lambda: all(n > m for n, m in zip(prepared(run), made, strict=True)), "all is ready", 600)  # noqa: B023
+            until(run, lambda: ready(run), "all is ready", 600)
         quiet = renewal.QUIET_SECONDS + 3 * renewal.TURN_SECONDS + 60.0
         times = {name: len(run.processes[name].events("renews")) for name in ("worker-0", "worker-1")}
         for name, before in times.items():
             until(run, lambda: len(run.processes[name].events("renewed")) > before, f"{name} is renewed", quiet)  # noqa: B023
-        until(run, lambda: ready(run) > max(times.values()), "all is ready", 600)
+        until(run, lambda: ready(run), "all is ready", 600)
         sizes.append(resident(run, "ps-1"))
         assert not run.processes["chief"].events("restored")
         times = {name: len(run.processes[name].events("renewed")) for name in sizes[0]}
@@ -345,14 +351,11 @@ def test_many_failovers_leak_no_resources(
     assert all(last <= 1.05 * first for first, _, last in grown.values()), reported
 
 
-def prepared(run: LocalJob) -> list[int]:
-    """Return for each worker how often it has reported `failover_ready`."""
-    return [len(run.processes[name].events("failover_ready")) for name in ("worker-0", "worker-1")]
-
-
-def ready(run: LocalJob) -> int:
-    """Return how often both workers have reported `failover_ready`."""
-    return min(prepared(run))
+def ready(run: LocalJob) -> bool:
+    """Return whether both workers are prepared for the loss of any member."""
+    workers = [run.processes[name].events for name in ("worker-0", "worker-1")]
+    reports = [[*events("failover_ready"), *events("renews")] for events in workers]
+    return is_prepared(views_of(run), *(sorted(own, key=lambda event: event["time"]) for own in reports))
 
 
 def standstills(run: LocalJob) -> list[list[float]]:

@@ -65,6 +65,7 @@ def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
     now = [0.0]
     own = Renewal(clock=lambda: now[0])
+    assert not own.is_due(0, whole=True)
     assert not own.is_due(3, whole=True)
     now[0] = 74.0
     assert not own.is_due(4, whole=True)
@@ -72,6 +73,20 @@ def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> 
     assert not own.is_due(4, whole=True)
     now[0] = 74.0 + 75.0
     assert own.is_due(4, whole=True)
+
+
+def test_connections_before_the_first_step_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that connected three times while its servers started trains on; it has traced its step once."""
+    monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
+    now = [0.0]
+    own = Renewal(clock=lambda: now[0])
+    assert not own.is_due(3, whole=True)
+    now[0] = 1000.0
+    assert not own.is_due(5, whole=True)
+    now[0] = 2000.0
+    assert not own.is_due(6, whole=True)
+    now[0] = 3000.0
+    assert own.is_due(6, whole=True)
 
 
 def test_handed_over_state_is_only_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +144,14 @@ def test_a_program_that_cannot_be_rerun_is_reported_once_and_checked_once_per_co
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", why_not)
     monkeypatch.setattr(renewal, "QUIET_SECONDS", -renewal.TURN_SECONDS)
     own = Renewal()
+    own.is_due(0, whole=True)
     assert not any(own.is_due(connections, whole=True) for connections in (0, 1, 2, 3, 3, 3, 4))
     assert len(asked) == 2
     assert capsys.readouterr().out.count("not_renewed") == 1
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
     assert own.is_due(5, whole=True)
-    assert not Renewal(enabled=False).is_due(5, whole=True)
-    assert not Renewal(chief=True).is_due(5, whole=True)
+    for other in (Renewal(enabled=False), Renewal(chief=True)):
+        assert not any(other.is_due(connections, whole=True) for connections in (0, 5))
 
 
 def _run(arguments: list[str], folder: Path, *, text: str = "", pass_fds: tuple[int, ...] = ()) -> list[dict[str, Any]]:

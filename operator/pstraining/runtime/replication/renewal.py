@@ -150,6 +150,7 @@ class Renewal:
     ) -> None:
         self._each, self._turn = (CHIEF_EACH, 0) if chief else (EACH, index + 1)
         self._clock, self._connections, self._since = clock, 0, clock()
+        self._at_start: int | None = None
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
         self._reported, self._refused_at = "", 0
         self.kept = taken()
@@ -158,7 +159,13 @@ class Renewal:
         self._leave: Callable[[], None] = lambda: None
 
     def is_due(self, connections: int, *, whole: bool) -> bool:
-        """Return whether the process is to be renewed now; report a reason that prevents it once."""
+        """Return whether the process is to be renewed now; report a reason that prevents it once.
+
+        Connections before the first call do not count: a process that waits for its servers has traced no step.
+        """
+        if self._at_start is None:
+            self._at_start = connections
+        connections -= self._at_start
         if connections != self._connections:
             self._connections, self._since = connections, self._clock()
         quiet = self._clock() - self._since

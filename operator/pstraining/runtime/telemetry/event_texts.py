@@ -191,7 +191,9 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "A member receives the state: `whole`, in `chunks`, `complete`; or the transfer was `given_up`."
     ),
     "failover_ready": EventText(
-        _WORKER, "The worker is prepared for the loss of any member: it can continue without first tracing functions."
+        _WORKER,
+        "The worker is prepared for the loss of any member: it can continue without first tracing functions. "
+        "It is reported after the start and after each interruption.",
     ),
     "switchover": EventText(_CHIEF, "Training continues without a member whose pod is being drained or deleted."),
     "layout_prepared": EventText(

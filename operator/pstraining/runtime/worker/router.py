@@ -175,7 +175,6 @@ class FailoverRouter:
         sending take seconds of processor time, and are deferred while a member is missing.
         """
         dry_run_on: dict[Assignment, int] = {}
-        unreported = False
         while not self._closed.is_set():
             while self._changed.wait(SETTLED_SECONDS) and not self._closed.is_set():
                 self._changed.clear()
@@ -183,7 +182,7 @@ class FailoverRouter:
                 return
             connection, has_learners = self._store.client.connection, self._has_learners
             try:
-                anticipated = self._next()
+                anticipated = self._next(has_learners=has_learners)
                 due = [f for f in anticipated if dry_run_on.get(f) != connection]
                 incremental = not has_learners and chunks.is_incremental(self._store)
                 back = [self._with_all(f) for f in anticipated] if incremental else []
@@ -192,30 +191,28 @@ class FailoverRouter:
                     if assignment in due:
                         self._make_ready(assignment)
                         dry_run_on[assignment] = connection
-                        unreported = not has_learners
                     else:  # servers forget it once this task connects to its learner
                         self._trace(assignment)
                     half = time.monotonic() - began  # the other half of the time is for training
                     if self._closed.is_set() or self._changed.wait(half):
                         break
                 else:
-                    # The last assignment may have been prepared in a pass that a change interrupted.
-                    if unreported and not has_learners:
+                    # Also after an interruption that has left nothing to prepare: it is reported after each of them.
+                    if anticipated and not has_learners:
                         event("failover_ready", losses=len(anticipated))
-                        unreported = False
                     self._changed.wait()
             except ShardLostError:
                 # The training thread notices it as well, unless only this thread's call failed.
                 self._changed.wait(AGAIN_SECONDS)
 
-    def _next(self) -> list[Assignment]:
+    def _next(self, *, has_learners: bool) -> list[Assignment]:
         """Return the assignments that may come next: after a failure, or once learners are in sync.
 
         There are none while a member is missing.
         """
         if self._is_member_missing():
             return []
-        if self._has_learners:
+        if has_learners:
             return [tuple(tuple(sorted(own)) for own in self._current)]
         return anticipated_failures(self._current, self._monitor.nodes())
 
