@@ -24,7 +24,10 @@ def is_prepared(chief: Sequence[Object], *workers: Sequence[Object]) -> bool:
         chief: the chief's events.
         workers: each worker's events. A renewed process prepares again.
     """
-    since = max((e["time"] for e in chief if e["event"] == "view"), default=math.inf)
+    views = [e for e in chief if e["event"] == "view"]
+    ballots = [(e["term"], e["epoch"]) for e in views]
+    # A chief that has connected again reports the same view again, which interrupts no worker.
+    since = views[ballots.index(ballots[-1])]["time"] if views else math.inf
     lasts = [[e for e in own if e["event"] in ("failover_ready", "renews")][-1:] for own in workers]
     return all(own and own[0]["event"] == "failover_ready" and own[0]["time"] >= since for own in lasts)
 

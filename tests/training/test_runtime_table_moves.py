@@ -148,8 +148,11 @@ def test_another_source_begins_again(client: Any) -> None:
         transfer.copy(alone, 1)
 
 
-def test_after_three_postponed_attempts_the_programs_restart(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost server does not count, because the next attempt has another one."""
+@pytest.mark.parametrize(("lost", "postponed"), [(1, 3), (10, 2)])
+def test_after_some_attempts_the_programs_restart(
+    client: Any, monkeypatch: pytest.MonkeyPatch, lost: int, postponed: int
+) -> None:
+    """The programs restart after three postponed attempts, or after ten that lost a server."""
     from pstraining.runtime.chief.live_layout import LayoutChanger
     from pstraining.runtime.config import cluster as clusters
     from pstraining.runtime.config.settings import TrainingSettings, resolve
@@ -161,9 +164,12 @@ def test_after_three_postponed_attempts_the_programs_restart(client: Any, monkey
     settings = resolve("training", TrainingSettings, {"steps": 1, "mode": "Sync"}, {})
     unused: dict[str, Any] = dict.fromkeys(("make", "restore", "hold"), pytest.fail)
     changer = LayoutChanger(client, store, settings, **unused)
-    for error in (*[LayoutPostponedError("late")] * 2, ShardLostError("lost", 0)):
+    late, gone = LayoutPostponedError("late"), ShardLostError("lost", 0)
+    earlier: list[Exception] = [late] * 2 + ([gone] * lost if postponed > 2 else [gone] * (lost - 1))
+    last = late if postponed > 2 else gone
+    for error in earlier:
         changer._give_up(error)
         assert changer.is_wanted
-    changer._give_up(LayoutPostponedError("rows change"))
+    changer._give_up(last)
     assert not changer.is_wanted
-    assert changer._why_not == "3 attempts without a restart have failed; the last one: rows change"
+    assert changer._why_not == f"{lost + postponed} attempts without a restart have failed; the last one: {last}"

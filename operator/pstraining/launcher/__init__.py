@@ -1,7 +1,7 @@
 """The launcher: the files that the operator puts into every training pod, with their contents and version.
 
 The files run in users' images and import only the standard library. Of these files, the operator and the runtime import
-only `listener` and `contract`.
+only `listener`, `contract` and `keepalive`.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ FILES = (
     "launch.py",
     "cgroups.py",
     "contract.py",
+    "keepalive.py",
     "listener.py",
     "members.py",
     "probe.py",

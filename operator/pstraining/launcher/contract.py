@@ -10,7 +10,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from typing import List, Mapping  # noqa: UP035 - Python 3.8
+from typing import List, Mapping, MutableMapping  # noqa: UP035 - Python 3.8
 
 CLUSTER_FILE = "cluster.json"
 RUN_DIR = "/run/pstraining"
@@ -62,11 +62,13 @@ EXIT_MEANINGS = {
 PS_LOSS_GRACE_SECONDS = 10
 
 # Without keepalive one silent peer stops a whole job. Without the short back-off, a peer that returns is noticed late.
+# The runtime and the builtin servers have TCP's keepalive instead of gRPC's, see keepalive.py.
 # With fewer pings per request than the usual two, a silent peer would be noticed up to a minute later.
 KEEPALIVE = "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
 BACK_OFF = "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
+OPTIONS = "TF_GRPC_DEFAULT_OPTIONS"
 NETWORK_SETTINGS = {
-    "TF_GRPC_DEFAULT_OPTIONS": f"{KEEPALIVE},{BACK_OFF}",
+    OPTIONS: f"{KEEPALIVE},{BACK_OFF}",
     # Measured: "true" fails the chief when a worker starts late, "false" hangs it when a PS stays unreachable.
     "GRPC_FAIL_FAST": "use_caller",
 }
@@ -171,6 +173,12 @@ def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int)
     """Return the program's environment. The pod template's own variables win, except for TF_CONFIG."""
     settings = {**NETWORK_SETTINGS, **memory_settings(kind), "TF_CPP_MIN_LOG_LEVEL": "1"}
     return {**settings, **progress_env(env), **env, "TF_CONFIG": tf_config(cluster, kind, index)}
+
+
+def drop_grpc_keepalive(env: MutableMapping[str, str]) -> None:
+    """Remove gRPC's keepalive from the options that the launcher has set. The pod template's own options stay."""
+    if env.get(OPTIONS) == NETWORK_SETTINGS[OPTIONS]:
+        env[OPTIONS] = BACK_OFF
 
 
 def progress_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Runs TensorFlow's server without importing TensorFlow, for a parameter server with `server: Builtin`.
 
-This module does not depend on pods or jobs. It is one of the launcher's files. In a pod it is beside launch.py, and it
-imports only Python 3.8's standard library.
+It is one of the launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +9,13 @@ import ctypes
 import os
 import platform
 from importlib import import_module, util
-from typing import Any, List, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, List, Mapping  # noqa: UP035 - Python 3.8
+
+if TYPE_CHECKING or __package__:
+    from . import contract, keepalive
+else:
+    import contract
+    import keepalive
 
 Cluster = Mapping[str, List[str]]  # noqa: UP006
 
@@ -21,6 +26,8 @@ def serve(cluster: Cluster, kind: str, index: int) -> None:
     Raises:
         RuntimeError: the server does not start, with TensorFlow's message.
     """
+    contract.drop_grpc_keepalive(os.environ)
+    keepalive.keep_all_alive()
     spec = util.find_spec("tensorflow")
     folder = ((spec and spec.submodule_search_locations) or [""])[0]
     try:

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from pstraining.launcher import contract
 from pstraining.runtime.transport import sockets
 
 
@@ -45,3 +46,14 @@ def test_the_pods_own_network_settings_win(monkeypatch: pytest.MonkeyPatch) -> N
     sockets.set_environment()
     assert os.environ["GRPC_FAIL_FAST"] == "use_caller"
     assert "max_reconnect_backoff" in os.environ["TF_GRPC_DEFAULT_OPTIONS"]
+
+
+def test_the_runtime_sends_no_pings_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It probes its servers itself; gRPC closes connections to peers that are busy (`too_many_pings`)."""
+    options = "TF_GRPC_DEFAULT_OPTIONS"
+    monkeypatch.setenv(options, contract.NETWORK_SETTINGS[options])
+    sockets.set_environment()
+    assert os.environ[options] == contract.BACK_OFF
+    monkeypatch.setenv(options, "grpc.keepalive_time_ms=60000")
+    sockets.set_environment()
+    assert os.environ[options] == "grpc.keepalive_time_ms=60000", "the template's own"

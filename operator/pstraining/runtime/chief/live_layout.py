@@ -42,6 +42,8 @@ RETRY_SECONDS: Final = 30.0
 """Seconds until an attempt that failed is repeated."""
 MOST_ATTEMPTS: Final = 3
 """Number of attempts that may be postponed before the programs restart from a checkpoint."""
+MOST_LOSSES: Final = 10
+"""The same number of attempts that lost a server: with a server that is lost again and again, none may succeed."""
 MOST_BYTES: Final = 512 << 20
 """Maximum size of the state without large tables: it passes through the chief's memory while no step is applied."""
 
@@ -105,7 +107,8 @@ class LayoutChanger:
         self._client, self._store, self._make, self._hold = client, store, make, hold
         self._restore_checkpoint = restore
         self._why_not = why_not(store, training)
-        self._not_before, self._reported, self._postponed = -math.inf, "", 0
+        self._not_before, self._reported = -math.inf, ""
+        self._postponed = self._lost = 0
         self._wanted: Cluster | None = None
         self._next: _Next | None = None
         self.moved = 0
@@ -137,7 +140,11 @@ class LayoutChanger:
             return False
         if self._next is None or self._next.servers.cluster != self._wanted:
             self._next, self._not_before = None, time.monotonic() + RETRY_SECONDS
-            self._prepare(self._wanted, admin, fence)
+            try:
+                self._prepare(self._wanted, admin, fence)
+            except ShardLostError as error:
+                self._give_up(error)
+                raise
             self._not_before = -math.inf
         following = self._next
         if following is None or following.transfer is None:
@@ -272,8 +279,10 @@ class LayoutChanger:
         self._not_before = time.monotonic() + RETRY_SECONDS
         self._report(f"training continues with the current servers: {error}")
         self._postponed += isinstance(error, LayoutPostponedError)
-        if self._postponed == MOST_ATTEMPTS:
-            self._why_not = f"{MOST_ATTEMPTS} attempts without a restart have failed; the last one: {error}"
+        self._lost += isinstance(error, ShardLostError)
+        if self._postponed == MOST_ATTEMPTS or self._lost == MOST_LOSSES:
+            number = self._postponed + self._lost
+            self._why_not = f"{number} attempts without a restart have failed; the last one: {error}"
 
     def _drop(self) -> None:
         """End the preparation of the next layout."""

@@ -6,30 +6,24 @@ enables keepalive on TensorFlow's sockets, lists their peers, and shuts connecti
 
 import os
 import socket
-import stat
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from pstraining.launcher import keepalive
+from pstraining.launcher.contract import BACK_OFF, OPTIONS, drop_grpc_keepalive
+
 ENVIRONMENT: Final = {
     # A call to a server that is down fails at once instead of waiting for it.
     "GRPC_FAIL_FAST": "true",
     # A returned server is dialled within half a second instead of up to two minutes.
-    "TF_GRPC_DEFAULT_OPTIONS": (
-        "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
-    ),
+    OPTIONS: BACK_OFF,
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 """Variables that are set before TensorFlow is imported, unless the pod sets them."""
 
-KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000),
-)
+KEEPALIVE: Final = (*keepalive.PROBES, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000))
 """A connection to a peer that does not answer ends after 3 seconds. Measured: the call fails after 2.3 to 3.6 s."""
 
 Endpoint = tuple[str, int]
@@ -37,7 +31,11 @@ Endpoint = tuple[str, int]
 
 
 def set_environment() -> None:
-    """Set ENVIRONMENT, except variables that are set already."""
+    """Set ENVIRONMENT, except variables that the pod's template sets.
+
+    The launcher's options, which are for any program, contain gRPC's keepalive, see `launcher.keepalive`.
+    """
+    drop_grpc_keepalive(os.environ)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -91,24 +89,10 @@ def _look_up(host: str) -> None:
         _looking_up.discard(host)
 
 
-def connections() -> Iterator[socket.socket]:
-    """Yield all TCP sockets of this process; each is valid until the next one is requested."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            duplicate = os.dup(int(name))
-        except OSError:
-            continue  # closed meanwhile
-        with socket.socket(fileno=duplicate) as found:
-            if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
-                yield found
-
-
 def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
     """Yield all TCP connections of this process to the ports of `addresses`; each is valid until the next one."""
     ports = {split(address)[1] for address in addresses}
-    for found in connections():
+    for found in keepalive.connections():
         with suppress(OSError):
             if found.getpeername()[1] in ports:
                 yield found
@@ -117,9 +101,7 @@ def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
 def keep_alive(addresses: Sequence[str]) -> None:
     """Enable keepalive on the connections to `addresses`."""
     for found in sockets_to(addresses):
-        for option in KEEPALIVE:
-            with suppress(OSError):
-                found.setsockopt(*option)
+        keepalive.set_options(found, KEEPALIVE)
 
 
 def peers(addresses: Sequence[str]) -> set[Endpoint]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from pstraining.launcher import keepalive
 from pstraining.runtime.telemetry.counters import Traffic
 from pstraining.runtime.transport import sockets
 
@@ -55,7 +56,7 @@ class Links:
             return dict(self._totals)
 
     def _found(self) -> Iterator[tuple[_Connection, tuple[str, Traffic]]]:
-        for found in sockets.connections():
+        for found in keepalive.connections():
             with suppress(OSError):  # not connected, or closed meanwhile
                 own, other = found.getsockname()[:2], found.getpeername()[:2]
                 if peer := self._peer(own, other):

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Final, Literal, Protocol
 
 from pstraining.api import contract
+from pstraining.launcher import keepalive
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
@@ -305,8 +306,7 @@ def _start(address: str, file: str, seconds: float) -> tuple[int, str, int]:
     try:
         connection.connect()
         connection.sock.settimeout(seconds)
-        for option in KEEPALIVE:  # a lost node sends no end of the connection
-            connection.sock.setsockopt(*option)
+        keepalive.set_options(connection.sock, KEEPALIVE)  # a lost node sends no end of the connection
         connection.request("POST", f"{contract.TRANSFERS_PATH}{file}", headers={"Content-Length": "0"})
         began = True
         answer = connection.getresponse()
