@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,7 +11,8 @@ import pytest
 from pstraining.runtime.chief import layout_transfer, live_layout
 from pstraining.runtime.chief.shutdown import StoppedError
 from pstraining.runtime.config.settings import TrainingSettings
-from pstraining.runtime.replication.view import LayoutPostponedError
+from pstraining.runtime.replication.view import Ballot, LayoutPostponedError
+from pstraining.runtime.transport import http2_probe
 from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches
 from tests.training.test_runtime_async_pairs import PRIMARIES, bind, started, steps
@@ -107,3 +109,30 @@ def test_an_update_on_some_members_is_found(client: Any) -> None:
     assert pausing._partly_applied(pausing._pause, rig.control) == [0]
     with pytest.raises(LayoutPostponedError, match="lack the last update of worker-0"):
         pausing.copy(rig.control, SESSION.fence)
+
+
+def test_functions_of_both_layouts_are_sent_before_the_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task sends its functions again over each connection, and the preparation of a layout makes one."""
+    sent: list[str] = []
+
+    def send(name: str) -> Iterator[None]:
+        sent.append(name)
+        yield
+
+    former, coming = (Mock(warm_up=partial(send, name)) for name in ("former", "next"))
+    coming.claim.return_value = Ballot(1, 1)
+    monkeypatch.setattr(http2_probe, "unresponsive", lambda _: [])
+    monkeypatch.setattr(live_layout, "LayoutTransfer", Mock())
+    monkeypatch.setattr(live_layout.LayoutChanger, "is_wanted", True)
+    changer = live_layout.LayoutChanger(
+        Mock(),
+        Mock(model=Mock(tables=[]), shards=[]),
+        TrainingSettings(steps=9),
+        make=Mock(),
+        restore=Mock(),
+        hold=Mock(),
+    )
+    changer._wanted = Mock(in_pod=False, layout=2, shards=2)
+    monkeypatch.setattr(changer, "_connect", lambda _: live_layout._Next(Mock(), Mock(), Mock(), coming, 0.0))
+    changer.is_ready(former, Mock(), SESSION.fence)
+    assert sent == ["next", "former"]

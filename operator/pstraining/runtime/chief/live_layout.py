@@ -122,10 +122,11 @@ class LayoutChanger:
             self._report(f"the programs restart from a checkpoint, because {self._why_not}")
         return self._wanted is not None and not self._why_not
 
-    def is_ready(self, admin: StoreAdmin, fence: int) -> bool:
+    def is_ready(self, former: ViewChanger, admin: StoreAdmin, fence: int) -> bool:
         """Prepare the next layout if it is wanted; return whether training can be led to it now.
 
         Args:
+            former: the view changer of the current layout.
             admin: the administration of the current members.
             fence: the current fence.
 
@@ -141,7 +142,7 @@ class LayoutChanger:
         if self._next is None or self._next.servers.cluster != self._wanted:
             self._next, self._not_before = None, time.monotonic() + RETRY_SECONDS
             try:
-                self._prepare(self._wanted, admin, fence)
+                self._prepare(self._wanted, former, admin, fence)
             except ShardLostError as error:
                 self._give_up(error)
                 raise
@@ -241,7 +242,7 @@ class LayoutChanger:
         delete = tf.function(lambda: [self._client.to_local(carried_state.delete(m)) for m in there], autograph=False)
         self._client.call(delete)
 
-    def _prepare(self, wanted: Cluster, admin: StoreAdmin, fence: int) -> None:
+    def _prepare(self, wanted: Cluster, former: ViewChanger, admin: StoreAdmin, fence: int) -> None:
         """Connect to the servers of the next layout, and prepare the transfer of the state."""
         if missing := http2_probe.unresponsive(wanted.ps):
             self._report(f"waiting for {', '.join(missing)}")
@@ -255,8 +256,10 @@ class LayoutChanger:
         self._hold()
         transfer = LayoutTransfer(admin, found.admin, before)
         transfer.prepare(fence, self._hold)
-        for _ in found.changer.warm_up():
-            self._hold()
+        # The servers know no function over the new connection, and training would stand still while they receive it.
+        for changer in (found.changer, former):
+            for _ in changer.warm_up():
+                self._hold()
         self._next = replace(found, transfer=transfer)
         seconds = round(time.monotonic() - found.since, 3)
         event("layout_prepared", layout=wanted.layout, shards=wanted.shards, seconds=seconds)

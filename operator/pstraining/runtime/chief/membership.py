@@ -146,11 +146,12 @@ class Membership:
         Args:
             check_stop: raises StoppedError once the chief is to end; called while training waits for workers.
         """
-        if not ((layouts := self._layouts) and self.view_changer and layouts.is_ready(self.admin, self.fence)):
+        layouts, former = self._layouts, self.view_changer
+        if layouts is None or former is None or not layouts.is_ready(former, self.admin, self.fence):
             return
         began = time.monotonic()
         try:
-            layouts.lead(self.view_changer, self.form, self.admin, self.fence, check_stop)
+            layouts.lead(former, self.form, self.admin, self.fence, check_stop)
         except LayoutPostponedError:
             self.establish()
             return
