@@ -316,6 +316,17 @@ def test_a_replaced_workload_that_kueue_has_not_finished_returns_its_quota() -> 
     assert world.with_quota() == world.existing()
 
 
+def test_a_replaced_workload_that_kueue_has_not_finished_returns_its_quota_after_further_slices() -> None:
+    world = running()
+    for replicas, world.forgets in ((3, True), (4, False)):
+        world.edit({"worker": {"replicas": replicas}})
+        world.run()
+    assert world.with_quota()[names.WORKER] == 2 + 4
+    world.now += queueing.LOOK_AGAIN
+    world.run()
+    assert world.with_quota() == world.existing()
+
+
 def test_a_container_beside_the_chief_keeps_the_quota_until_it_has_stopped() -> None:
     world = queued()
     world.beside = True

@@ -133,14 +133,15 @@ def _left_over(facts: Facts) -> Iterator[Delete]:
 
 
 def _replaced(facts: Facts) -> tuple[QueueWorkload, datetime] | None:
-    """Return the Workload that the current one has replaced and that Kueue has not finished, and when to delete it.
+    """Return a replaced Workload that Kueue has not finished, and when to delete it.
 
-    Kueue finishes it right after the admission of the slice, unless it is stopped between the two writes.
+    Kueue finishes it right after the admission of the slice, unless it is stopped between the two writes. Further
+    slices may have replaced that slice since.
     """
     current = facts.queue.current
     if current is None or not current.may_run:
         return None
-    replaced = next((w for w in facts.queue.live if w.name == current.replaces), None)
+    replaced = next((w for w in facts.queue.live if w is not current and w.has_quota), None)
     since = parse_time(current.condition(QueueCondition.ADMITTED).get("lastTransitionTime"))
     return None if replaced is None or since is None else (replaced, since + LOOK_AGAIN)
 
