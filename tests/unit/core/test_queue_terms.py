@@ -190,6 +190,15 @@ def test_a_running_job_changes_its_priority_without_a_stop() -> None:
     assert len(world.writes) == writes
 
 
+def test_a_job_with_quota_that_admission_checks_hold_gets_its_new_priority() -> None:
+    world = labelled(priority_class="low")
+    world.checks = True
+    world.run()
+    relabel(world, kueue.LABEL_PRIORITY_CLASS, "high")
+    world.run()
+    assert (phase(world), world.workload["spec"]["priority"]) == ("Queued", 1000)
+
+
 def test_both_workloads_of_a_growing_job_get_its_priority() -> None:
     world = labelled(priority_class="low")
     world.run()

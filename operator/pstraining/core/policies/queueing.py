@@ -167,6 +167,8 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         yield from () if state.is_up_to_date() else corrected(facts, current)
     elif not state.matches:
         yield from deletions([current], Reason.SPEC_CHANGED)
+    else:
+        yield from reprioritized(facts)
 
 
 def _out_of_sync(facts: Facts, current: QueueWorkload) -> PatchStatus:
