@@ -325,6 +325,10 @@ def test_a_replaced_workload_that_kueue_has_not_finished_returns_its_quota_after
     world.now += queueing.LOOK_AGAIN
     world.run()
     assert world.with_quota() == world.existing()
+    world.quota = 0
+    world.edit({"worker": {"replicas": 5}})
+    world.run()
+    assert len(world.workloads) == 2, "a slice that waits for quota stays"
 
 
 def test_a_container_beside_the_chief_keeps_the_quota_until_it_has_stopped() -> None:
