@@ -1,7 +1,10 @@
 """Probes of server processes, with sockets that act as responsive and unresponsive servers."""
 
+import ctypes
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -89,7 +92,51 @@ def test_all_are_asked_at_once(serve: Serve) -> None:
     there = sockets.joined(serve(lambda connection: connection.sendall(SETTINGS)).getsockname())
     began = time.monotonic()
     assert http2_probe.unresponsive([*mute[:4], there, *mute[4:]], PATIENCE) == mute
-    assert time.monotonic() - began < 3 * PATIENCE
+    assert time.monotonic() - began < len(mute) * PATIENCE
+
+
+OTHER_PROCESS = """
+import socket, time
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    with server.accept()[0] as connection:
+        connection.recv(1)
+        time.sleep(0.3)
+        connection.sendall(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]))
+        connection.recv(100)
+"""
+"""A server's process that answers after 0.3 s."""
+
+
+def test_time_in_which_the_own_process_does_not_run_does_not_count() -> None:
+    """No server is suspected because this process read its reply late. A C call that keeps the lock stops it here."""
+    with subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        address = f"127.0.0.1:{other.stdout.readline().strip()}"
+        stop = threading.Timer(0.1, ctypes.PyDLL(None).usleep, [2_000_000])
+        stop.start()
+        began = time.monotonic()
+        assert http2_probe.unresponsive([address], 2 * PATIENCE) == []
+        assert time.monotonic() - began > 1.5, "the process was stopped while it waited"
+        stop.join()
+
+
+def test_a_request_that_is_sent_late_has_the_whole_time_for_its_reply(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(len(http2_probe.PREFACE))
+        time.sleep(0.1)
+        connection.sendall(SETTINGS)
+
+    def late(*arguments: Any) -> socket.socket:
+        connected = dial(*arguments)
+        time.sleep(2 * PATIENCE)
+        return connected
+
+    dial = sockets.dial
+    monkeypatch.setattr(sockets, "dial", late)
+    assert http2_probe.is_alive(serve(answer).getsockname(), PATIENCE)
 
 
 def test_a_recently_unresponsive_server_is_not_waited_for_again(serve: Serve) -> None:

@@ -31,6 +31,9 @@ RETRY_PROBE_TIMEOUT_SECONDS: Final = 0.3
 
 GRACE: Final = 0.1
 """Seconds that a probe's thread may take beyond the probe's timeout."""
+SLICE: Final = 0.1
+"""Seconds of one wait for probes. It counts as SLICE + GRACE at most: a longer one shows that this process did not run,
+and that replies may already be there."""
 
 
 class ProbeResult(Enum):
@@ -42,11 +45,15 @@ class ProbeResult(Enum):
 
 
 def probe(endpoint: sockets.Endpoint, patience: float = PROBE_TIMEOUT_SECONDS) -> ProbeResult:
-    """Probe an endpoint within `patience` seconds; the look-up of a new name may take longer."""
-    until = time.monotonic() + patience
+    """Probe an endpoint: `patience` seconds for the connection, and again for the reply.
+
+    The kernel accepts a connection at once, so neither a stopped server nor an absent host takes both. The look-up of a
+    new name may take longer.
+    """
     try:
         with sockets.dial(endpoint, patience) as asked:
             asked.sendall(PREFACE)
+            until = time.monotonic() + patience  # this process may have been late with its request
             header = b""
             while len(header) < HEADER:
                 asked.settimeout(max(0.001, until - time.monotonic()))
@@ -123,19 +130,24 @@ def _without(
 ) -> list[Address]:
     """Return the addresses whose `answered` is not true within their patience, in order.
 
-    Each has a thread of its own, which is abandoned at the timeout: a name server can block it for longer.
+    Each has a thread of its own, which is abandoned at the timeout: a name server can block it for longer. Time in
+    which this process did not run does not count.
     """
     results: queue.SimpleQueue[tuple[Address, bool]] = queue.SimpleQueue()
     for one in asked:
         threading.Thread(target=lambda peer: results.put((peer, answered(peer))), args=(one,), daemon=True).start()
-    left, open_, began = set(asked), set(asked), time.monotonic()
+    left, open_, spent = set(asked), set(asked), 0.0
     while open_:
-        until = began + max(map(patience, open_)) + GRACE
+        rest = max(map(patience, open_)) + GRACE - spent
+        began = time.monotonic()
         try:
-            peer, is_present = results.get(timeout=max(0.0, until - time.monotonic()))
+            peer, is_present = results.get(timeout=max(0.0, min(SLICE, rest)))
         except queue.Empty:
-            break
-        open_.discard(peer)
-        if is_present:
-            left.discard(peer)
+            if rest <= 0:
+                break
+        else:
+            open_.discard(peer)
+            if is_present:
+                left.discard(peer)
+        spent += min(time.monotonic() - began, SLICE + GRACE)
     return [one for one in asked if one in left]
