@@ -22,9 +22,9 @@ PROBES = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
 )
-"""A peer is probed once a second."""
+"""An idle connection is probed once a second, and ends after 3 seconds without an acknowledgement."""
 SERVER_OPTIONS = (*PROBES, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000))
 """A server's connections end after 10 seconds without an acknowledgement, also to a worker that reads nothing."""
 SEARCH_SECONDS = 1.0

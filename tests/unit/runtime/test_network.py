@@ -2,6 +2,8 @@
 
 import os
 import socket
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -30,6 +32,26 @@ def test_connections_to_a_port_are_kept_alive_and_cut_without_leaking(server: so
         assert theirs.recv(1) == b""
         assert mine.fileno() >= 0
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_server_that_does_not_read_for_seconds_keeps_its_connections(server: socket.socket) -> None:
+    """It is only busy: its kernel acknowledges, and closes the receive window."""
+    with server, socket.create_connection(server.getsockname()) as mine, server.accept()[0] as theirs:
+        sockets.keep_alive([address(server)])
+        mine.setblocking(False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while True:
+                sent += mine.send(bytes(1 << 20))
+        time.sleep(4)
+        assert mine.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        assert len(theirs.recv(sent, socket.MSG_WAITALL)) == sent
+
+
+def test_an_idle_connection_to_a_lost_server_ends_within_three_seconds() -> None:
+    found = {name: value for _, name, value in sockets.KEEPALIVE[1:]}
+    probes = found[socket.TCP_KEEPINTVL] * found[socket.TCP_KEEPCNT]
+    assert found[socket.TCP_KEEPIDLE] + probes <= 3
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,9 @@ ENVIRONMENT: Final = {
 }
 """Variables that are set before TensorFlow is imported, unless the pod sets them."""
 
-KEEPALIVE: Final = (*keepalive.PROBES, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000))
-"""A connection to a peer that does not answer ends after 3 seconds. Measured: the call fails after 2.3 to 3.6 s."""
+KEEPALIVE: Final = keepalive.PROBES
+"""Without TCP_USER_TIMEOUT: Linux applies it to a full receive window, too, and a peer that reads nothing is only busy.
+While bytes wait for an acknowledgement, the watchdog notices a lost network."""
 
 Endpoint = tuple[str, int]
 """Host, or numeric address, and port."""
