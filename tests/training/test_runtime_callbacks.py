@@ -117,6 +117,19 @@ def test_callbacks_may_be_a_single_one_or_nested_lists() -> None:
         check(created(lambda: ["EarlyStopping"]))
 
 
+def test_the_callbacks_of_a_callback_list_count_as_those_of_a_list() -> None:
+    """`fit` accepts a whole `CallbackList`. Inside it, the chief did not find what it refuses, restores or resumes."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check, created
+
+    stop, log = keras.callbacks.EarlyStopping(restore_best_weights=True), keras.callbacks.CSVLogger("log.csv")
+    nested = keras.callbacks.CallbackList([log, keras.callbacks.CallbackList([stop])])
+    assert created(lambda: nested) == created(lambda: [nested]) == [log, stop]
+    with pytest.raises(CallbackRefusedError, match="TerminateOnNaN cannot be used"):
+        check(created(lambda: keras.callbacks.CallbackList([keras.callbacks.TerminateOnNaN()])))
+
+
 def test_a_restore_sets_no_learning_rate_of_workers_with_local_optimizers(client: Any, tmp_path: Path) -> None:
     """The loss of a parameter server does not fail a job with `localSteps` whose callbacks set no learning rate."""
     import keras

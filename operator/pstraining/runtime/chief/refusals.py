@@ -48,7 +48,7 @@ class CallbackRefusedError(FinalError, ValueError):
 
 
 def created(make: Callable[[], object] | None) -> list["keras.callbacks.Callback"]:
-    """Return the program's callbacks. As in `fit`, they may also be a single one, or a nested list.
+    """Return the program's callbacks. As in `fit`, they may also be a single one, a nested list, or a `CallbackList`.
 
     Args:
         make: creates them; None: there are none.
@@ -64,8 +64,15 @@ def created(make: Callable[[], object] | None) -> list["keras.callbacks.Callback
         raise
     if found is None:
         return []
-    flat: list[keras.callbacks.Callback] = keras.tree.flatten(list(found) if isinstance(found, Iterable) else found)
-    return flat
+    flat = keras.tree.flatten(list(found) if isinstance(found, Iterable) else found)
+    return [callback for one in flat for callback in _members(one)]
+
+
+def _members(callback: "keras.callbacks.Callback") -> list["keras.callbacks.Callback"]:
+    """Return the callbacks in a `CallbackList`, which would hide them from all checks; otherwise the callback."""
+    if type(callback) is not keras.callbacks.CallbackList:  # a subclass may have hooks of its own
+        return [callback]
+    return [found for one in callback.callbacks for found in _members(one)]
 
 
 def check_all(
