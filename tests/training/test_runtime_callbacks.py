@@ -103,6 +103,20 @@ def test_a_callback_sees_the_steps_of_several_optimizers(client: Any) -> None:
     assert seen == [[25, 25, 25]]
 
 
+def test_callbacks_may_read_the_history_of_the_model(client: Any) -> None:
+    """`fit` sets `model.history`, which callbacks draw at the end of training."""
+    import keras
+
+    seen: list[Any] = []
+    draw = keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append(draw.model.history.history))
+    run = Drained([draw])
+    for step, loss in enumerate((3.0, 2.0)):
+        run.end(step, loss=loss)
+    run.ends.close()
+    run.wait()
+    assert seen == [{"loss": [3.0, 2.0]}]
+
+
 def test_callbacks_may_be_a_single_one_or_nested_lists() -> None:
     """As `fit` accepts them."""
     import keras

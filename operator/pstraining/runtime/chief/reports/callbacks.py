@@ -76,7 +76,7 @@ class EpochEnds:
         self._model, self._device, self._validation, self._done = model, device, validation, done
         self._optimizer_steps = optimizer_steps
         self._restoring = [callback for callback in callbacks if getattr(callback, "restore_best_weights", False)]
-        self._callbacks = CallbackList(list(callbacks), model=model.keras) if callbacks else None
+        self._callbacks = CallbackList(list(callbacks), add_history=True, model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
         self._logs: dict[str, float] = {}  # of the last epoch
