@@ -103,6 +103,23 @@ def test_a_callback_sees_the_steps_of_several_optimizers(client: Any) -> None:
     assert seen == [[25, 25, 25]]
 
 
+def test_a_schedule_also_sets_the_rates_of_epochs_that_are_reported_together(client: Any) -> None:
+    """Short epochs end during the validation of an earlier one. The schedule of Keras's documentation multiplies."""
+    import keras
+
+    from pstraining.runtime.chief.reports.callbacks import EpochEnd
+
+    begun: list[int] = []
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2 if epoch else rate)
+    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch))
+    run = Drained([halve, note], optimizer=lambda: keras.optimizers.SGD(1.0))
+    for epoch in (0, 3, 4):
+        run.ends.end(EpochEnd(epoch, 10 * epoch, {}, None, False, epoch + 1))
+        run.wait()
+        assert float(run.model.optimizer.learning_rate) == 0.5 ** (epoch + 1)
+    assert begun == [0, 1, 4, 5]
+
+
 def test_callbacks_may_read_the_history_of_the_model(client: Any) -> None:
     """`fit` sets `model.history`, which callbacks draw at the end of training."""
     import keras

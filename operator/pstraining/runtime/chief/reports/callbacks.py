@@ -80,6 +80,7 @@ class EpochEnds:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
         self._logs: dict[str, float] = {}  # of the last epoch
+        self._begun = -1  # the last epoch that callbacks have begun
         self._is_closed = False
         self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
@@ -161,6 +162,7 @@ class EpochEnds:
         if self._callbacks:
             self._callbacks.set_params({"verbose": 0, **params})
             self._callbacks.on_train_begin()
+            self._begun = epoch
             self._callbacks.on_epoch_begin(epoch)
 
     def _end(self, end: EpochEnd) -> None:
@@ -187,7 +189,19 @@ class EpochEnds:
         if self._callbacks:
             self._callbacks.on_epoch_end(end.epoch, dict(end.logs))
             if end.following is not None and not self.stop_asked:
+                self._set_skipped_rates(self._callbacks, end.following)
+                self._begun = end.following
                 self._callbacks.on_epoch_begin(end.following)
+
+    def _set_skipped_rates(self, callbacks: CallbackList, following: int) -> None:
+        """Let LearningRateScheduler set the rates of epochs that were reported together with the one before.
+
+        Its function may multiply the rate of the epoch before.
+        """
+        for epoch in range(self._begun + 1, following):
+            for callback in callbacks.callbacks:
+                if isinstance(callback, keras.callbacks.LearningRateScheduler):
+                    callback.on_epoch_begin(epoch)
 
     def _close(self, state: StateParts | None, *, averaged: bool) -> None:
         if self._callbacks is None:
