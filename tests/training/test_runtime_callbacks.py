@@ -148,6 +148,20 @@ def test_callbacks_may_be_a_single_one_or_nested_lists() -> None:
         check(created(lambda: ["EarlyStopping"]))
 
 
+def test_an_orbax_checkpoint_with_a_monitor_that_no_log_has_is_refused() -> None:
+    """It would save nothing, with a warning at each epoch."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check_all
+
+    save = object.__new__(keras.callbacks.OrbaxCheckpoint)  # its package is not installed
+    save.monitor, save.save_best_only, save.save_freq = "val_loss", False, "epoch"
+    check_all([save], None, None)
+    save.save_best_only = True
+    with pytest.raises(CallbackRefusedError, match="OrbaxCheckpoint has monitor='val_loss'"):
+        check_all([save], None, None)
+
+
 def test_the_callbacks_of_a_callback_list_count_as_those_of_a_list() -> None:
     """`fit` accepts a whole `CallbackList`. Inside it, the chief did not find what it refuses, restores or resumes."""
     import keras

@@ -31,10 +31,10 @@ REFUSED: Final = {
 }
 """Keras's callbacks that do not work on a chief, each with its replacement or the reason."""
 
-MONITORING: Final = (
-    keras.callbacks.EarlyStopping,
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.ReduceLROnPlateau,
+MONITORING: Final = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("EarlyStopping", "ModelCheckpoint", "OrbaxCheckpoint", "ReduceLROnPlateau")
+    if hasattr(keras.callbacks, name)  # older versions of Keras lack OrbaxCheckpoint
 )
 """Keras's callbacks that monitor a name in the logs."""
 OF_KERAS: Final = ("keras.src.callbacks.", "keras.src.optimizers.")
