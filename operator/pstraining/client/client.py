@@ -106,10 +106,10 @@ class Client:
         namespace: the jobs' namespace; by default the context's.
         context: a context of the kubeconfig; by default the current one.
         kubeconfig: the only kubeconfig to read; by default KUBECONFIG, or ~/.kube/config.
-        local: run jobs as processes of this machine. They end with this process.
+        local: run jobs as processes of this machine, without the other arguments. They end with this process.
 
     Raises:
-        ClientError: the kubeconfig is missing or cannot be used.
+        ClientError: the kubeconfig is missing or cannot be used, or a local client gets an argument of a cluster.
     """
 
     def __init__(
@@ -117,6 +117,11 @@ class Client:
     ) -> None:
         # The imports need different extras: a cluster needs `cli`, and a local client `runtime-cpu`.
         if local:
+            given = {"namespace": namespace, "context": context, "kubeconfig": kubeconfig}
+            if named := [name for name, value in given.items() if value]:
+                raise ClientError(
+                    f"{', '.join(named)}: a local client has no cluster: leave the argument out, or local=True."
+                )
             from pstraining.client.local import LocalBackend
 
             self._backend: Backend = LocalBackend()

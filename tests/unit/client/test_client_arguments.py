@@ -44,6 +44,16 @@ def test_a_local_wait_lasts_as_long_as_a_machine_can_wait(tmp_path: Path, monkey
     assert limits == [None, 3, threading.TIMEOUT_MAX]
 
 
+@pytest.mark.parametrize("argument", ["namespace", "context", "kubeconfig"])
+def test_a_local_client_refuses_the_arguments_of_a_cluster(argument: str) -> None:
+    """Its jobs would be on this machine, without a word."""
+    given: dict[str, Any] = {argument: "team-a"}
+    with pytest.raises(ClientError, match=f"^{argument}: a local client has no cluster: leave "):
+        Client(local=True, **given)
+    empty: dict[str, Any] = {argument: ""}
+    assert Client(local=True, **empty).list() == [], "an empty one names nothing"
+
+
 @pytest.mark.parametrize("follow", [True, False])
 def test_an_index_without_a_role_is_refused_at_once(follow: bool) -> None:
     rig = Rig()
