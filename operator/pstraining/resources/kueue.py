@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.resources import pods, standbys
+from pstraining.resources import pods, sizes, standbys
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import metadata
 from pstraining.resources.pods import PodTask
@@ -166,14 +166,19 @@ def digest(job: PSTrainingJob) -> str:
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     roles = {role: spec.get(role) or {} for role in names.ROLES}
     found = {role: {f: values[f] for f in _ROLE_FIELDS if f in values} for role, values in roles.items()}
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:10]
+    return _hash(found)
 
 
 def spec_digest(job: PSTrainingJob) -> str:
     """Return a hash of the spec that another cluster gets, without `suspend`, which only applies here."""
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     spec.get("runPolicy", {}).pop("suspend", None)
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
+    return _hash(spec)
+
+
+def _hash(spec: Mapping[str, Any]) -> str:
+    """Return a hash that is equal for the same amounts in another notation."""
+    return hashlib.sha256(json.dumps(sizes.without_notations(spec), sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _marks(job: PSTrainingJob) -> dict[str, str]:

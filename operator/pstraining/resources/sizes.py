@@ -18,6 +18,8 @@ from pstraining.resources.resource_requests import Amounts, parse
 RESIZABLE: Final = ("cpu", "memory")
 """The resources whose amounts can change in a running pod."""
 _KINDS: Final = ("requests", "limits")
+_WITH_AMOUNTS: Final = (*_KINDS, "overhead")
+"""Fields of a pod's spec with amounts by resource."""
 
 
 def text(container: Mapping[str, Any]) -> str:
@@ -45,6 +47,22 @@ def are_equal(before: str, after: str) -> bool:
         after: another size.
     """
     return before == after or _written(before) == _written(after)
+
+
+def without_notations(values: Any) -> Any:
+    """Return a part of a spec with one notation of each amount, such as 2000m and 2, so that equal ones have one text.
+
+    Args:
+        values: the part, with requests, limits and overheads at any depth.
+    """
+    if isinstance(values, Mapping):
+        return {
+            name: {resource: _one_notation(amount) for resource, amount in value.items()}
+            if name in _WITH_AMOUNTS and isinstance(value, Mapping)
+            else without_notations(value)
+            for name, value in values.items()
+        }
+    return [*map(without_notations, values)] if isinstance(values, list) else values
 
 
 def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) -> str:
@@ -177,6 +195,13 @@ def _written(size: str) -> dict[tuple[str, str], Any]:
     found = json.loads(size or "{}")
     texts = {(kind, name): str(amount) for kind in _KINDS for name, amount in (found.get(kind) or {}).items()}
     return texts | _amounts(size)
+
+
+def _one_notation(amount: Any) -> Any:
+    try:
+        return f"{parse(amount).normalize():f}"
+    except ValueError:
+        return amount  # the API server refuses the template
 
 
 def _parsed(quantities: Mapping[str, Any]) -> Amounts:

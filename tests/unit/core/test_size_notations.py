@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from pstraining.resources import sizes
-from tests.support.simulation import World
+from pstraining.api import names
+from pstraining.resources import kueue, sizes
+from tests.support import queued_world
+from tests.support.builders import job, typed
+from tests.support.simulation import World, phase
 from tests.unit.core.test_hot_standby import hot
 from tests.unit.core.test_resizing import LARGE, RESIZES, ROLES, memory, sized
 
@@ -59,3 +62,42 @@ def test_a_later_change_of_the_size_applies() -> None:
 def test_amounts_are_compared(before: dict[str, Any], after: dict[str, Any], are_equal: bool) -> None:
     found = sizes.are_equal(sizes.text({"resources": before}), sizes.text({"resources": after}))
     assert found is are_equal
+
+
+def test_a_job_in_a_queue_runs_on_with_another_notation() -> None:
+    """Its Workload requests the same quota. The job stopped, and queued again."""
+    world = queued_world.running(worker={"replicas": 2, "resources": BEFORE})
+    workload, uids = world.workload["metadata"]["uid"], {pod["metadata"]["uid"] for pod in world.pods.values()}
+    world.edit({"worker": {"resources": AFTER}})
+    world.run()
+    assert phase(world) == "Running"
+    assert {pod["metadata"]["uid"] for pod in world.pods.values()} == uids
+    assert world.workload["metadata"]["uid"] == workload
+
+
+PLACES: dict[str, Any] = {
+    "a role": lambda amounts: {"ps": {"resources": {"requests": amounts}}},
+    "a pod": lambda amounts: {"ps": {"template": {"spec": {"containers": [], "resources": {"limits": amounts}}}}},
+    "a container": lambda amounts: {
+        "ps": {"template": {"spec": {"containers": [{"name": "a", "resources": {"limits": amounts}}]}}}
+    },
+    "an overhead": lambda amounts: {"ps": {"template": {"spec": {"containers": [], "overhead": amounts}}}},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_hashes_of_a_workload_know_amounts_in_each_place(place: str) -> None:
+    several = [{"cpu": "2", "memory": "1Gi"}, {"cpu": 2, "memory": "1024Mi"}, {"cpu": "2000m", "memory": 2**30}]
+    jobs = [typed(job(spec=PLACES[place](amounts))) for amounts in several]
+    other = typed(job(spec=PLACES[place](several[0] | {"cpu": "2001m"})))
+    for digest in (kueue.digest, kueue.spec_digest):
+        assert len({*map(digest, jobs)}) == 1
+        assert digest(other) != digest(jobs[0])
+
+
+def test_labels_keep_their_texts() -> None:
+    """Only amounts have notations; a label named `limits` has none."""
+    found = {"labels": {"limits": "2000m", "cpu": "1.0"}, "requests": {"cpu": "0.10", names.PS: "one"}}
+    assert sizes.without_notations([found]) == [
+        {"labels": {"limits": "2000m", "cpu": "1.0"}, "requests": {"cpu": "0.1", names.PS: "one"}}
+    ]
