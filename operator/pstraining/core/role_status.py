@@ -122,5 +122,6 @@ def _succeeded(facts: Facts) -> dict[str, frozenset[int]]:
         names.PS: _NONE,
         names.WORKER: facts.succeeded_workers,
         names.CHIEF: frozenset({0}) if facts.chief.succeeded else _NONE,
-        names.EVALUATOR: frozenset({0}) if facts.evaluator.succeeded else _NONE,
+        # This record outlives the evaluator's Job (policies/attempts.py), but not a restart of the whole job.
+        names.EVALUATOR: frozenset({0}) if facts.evaluator.succeeded and not facts.failures.restart_job else _NONE,
     }

@@ -133,6 +133,34 @@ def test_the_evaluator_runs_beside_the_others() -> None:
     assert world.names_of("Job") == ["digits-chief-1", "digits-evaluator-2"], "both have ended and hold their logs"
 
 
+RESTART = {"failurePolicy": {"rules": [{"role": "worker", "action": "RestartJob"}]}}
+
+
+@pytest.mark.parametrize("then", ["it trains on", "it is suspended", "it is restarted"])
+def test_an_evaluation_that_has_succeeded_is_not_repeated_if_its_job_is_deleted(then: str) -> None:
+    """A stop of all pods deletes its Job as well, and the evaluator then begins again, as it does beside its Job."""
+    world = running(evaluator={"enabled": True}, **RESTART)
+    world.end("evaluator")
+    world.settle()
+    del world.children["Job", "digits-evaluator-1"]
+    world.pods = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] != "evaluator"}
+    world.settle()
+    assert world.names_of("Job") == ["digits-chief-1"]
+    assert status(world)["evaluator"]["succeeded"] == 1
+    match then:
+        case "it trains on":
+            return
+        case "it is suspended":
+            world.edit({"runPolicy": {"suspend": True}})
+            world.settle()
+            world.edit({"runPolicy": {"suspend": False}})
+        case _:
+            world.end("worker", code=1)
+    world.settle()
+    assert world.names_of("Job") == ["digits-chief-2", "digits-evaluator-2"]
+    assert status(world)["evaluator"]["succeeded"] == 0
+
+
 def test_the_evaluators_budget_fails_the_job() -> None:
     world = running(evaluator={"enabled": True, "backoff": {"limit": 0}})
     world.end("evaluator", code=1)

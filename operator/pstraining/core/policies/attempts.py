@@ -16,6 +16,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.observe import NOT_ADMITTED
+from pstraining.core.policies import missed_change, teardown
 from pstraining.core.policies.success import succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
@@ -65,6 +66,8 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     recorded = status.term if role == names.CHIEF else status.evaluator_attempt
     is_recorded = recorded == newest_seen and success_recorded(status, role)
     done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen), recorded=is_recorded)
+    if role == names.EVALUATOR and newest_seen < recorded and success_recorded(status, role):
+        done = not _stops(job, snapshot)  # its Job was deleted, such as by a user
     return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
 
 
@@ -112,6 +115,13 @@ def _has_succeeded(
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)
+
+
+def _stops(job: PSTrainingJob, snapshot: Snapshot) -> bool:
+    """Whether all pods of the job are deleted or will be, after which its evaluator runs again."""
+    workloads = teardown.workloads(snapshot)
+    is_older = any(not snapshot.is_of_current_restart(c) for c in workloads)
+    return job.spec.run_policy.suspend or is_older or missed_change.is_due(job, snapshot)
 
 
 def _newest_is_over(attempts: Attempts, snapshot: Snapshot) -> bool:
