@@ -1,7 +1,36 @@
 """The points and parameters that experiment trackers get."""
 
-from pstraining.runtime.tracking.mlflow_run import flat
+from collections.abc import Callable
+
+import pytest
+
+from pstraining.runtime.tracking.mlflow_run import NAME_MAX, MlflowRun, flat
 from pstraining.runtime.tracking.tracker import TrackedPoint, newer
+from tests.unit.runtime.test_tracking import stub_mlflow  # noqa: F401 - a fixture
+
+
+def logged(run: MlflowRun) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = run._client.logged
+    return found
+
+
+def test_metrics_that_mlflow_would_name_alike_stay_apart(stub_mlflow: Callable[..., MlflowRun]) -> None:  # noqa: F811
+    """Each would be logged in the place of the other, without a word."""
+    metrics = {"recall@10": 0.1, "recall_10": 0.2, "recall#10": 0.3}
+    for order in (metrics, dict(reversed(metrics.items()))):
+        run = stub_mlflow()
+        run.log([TrackedPoint(1, 0.0, order)])
+        assert dict(logged(run)) == {"recall_10": 0.2, "recall_10_226562": 0.1, "recall_10_368ae7": 0.3}
+    run.log([TrackedPoint(2, 0.0, {"recall@10": 0.4})])
+    assert logged(run)[-1] == ("recall_10_226562", 0.4), "a later point has the same name"
+
+
+def test_long_names_that_mlflow_cuts_stay_apart(stub_mlflow: Callable[..., MlflowRun]) -> None:  # noqa: F811
+    run = stub_mlflow()
+    run.log([TrackedPoint(1, 0.0, {"x" * 300: 0.1, "x" * 299: 0.2})])
+    (one, other) = (name for name, _ in logged(run))
+    assert one != other
+    assert (len(one), len(other)) == (NAME_MAX, NAME_MAX)
 
 
 def test_a_repeated_step_is_not_logged_again() -> None:

@@ -1,5 +1,6 @@
 """A run of MLflow, found again by the job's uid: a later chief continues it. The package is optional."""
 
+import hashlib
 import os
 import re
 import time
@@ -106,6 +107,8 @@ class MlflowRun:
         self._last = self._last_steps(run.data.metrics)
         self._refused: set[str] = set()
         """Metrics that the store refuses; they are not sent again."""
+        self._names: dict[str, str] = {}
+        """The name in MLflow of each metric."""
         self._begin(run, parameters)
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
@@ -114,11 +117,21 @@ class MlflowRun:
         A store refuses all metrics of a request with one that it does not take, such as `loss/cls` beside `loss` in
         MLflow's file store. If it takes others, another attempt would also fail.
         """
-        named = [replace(p, metrics={accepted(name): value for name, value in p.metrics.items()}) for p in points]
+        named = [replace(point, metrics=self._named(point.metrics)) for point in points]
         try:
             self._send(_only(named, lambda name: name not in self._refused))
         except Exception:  # noqa: BLE001 - any error of the tracker's client; an unavailable one fails again below
             self._send_apart(named)
+
+    def _named(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return metrics by their names in MLflow, which differ: a name that MLflow accepts comes first."""
+        for name in sorted(metrics.keys() - self._names.keys(), key=lambda name: (accepted(name) != name, name)):
+            found = accepted(name)
+            if found in self._names.values():  # such as recall@10 beside recall_10
+                digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+                found = f"{found[: NAME_MAX - 7]}_{digest}"
+            self._names[name] = found
+        return {self._names[name]: value for name, value in metrics.items()}
 
     def _send(self, points: Sequence[TrackedPoint]) -> None:
         from mlflow.entities import Metric
