@@ -1,12 +1,12 @@
-"""The points and parameters that experiment trackers get."""
+"""The points and parameters that experiment trackers get, and how their errors are reported."""
 
 from collections.abc import Callable
 
 import pytest
 
 from pstraining.runtime.tracking.mlflow_run import NAME_MAX, MlflowRun, flat
-from pstraining.runtime.tracking.tracker import TrackedPoint, newer
-from tests.unit.runtime.test_tracking import stub_mlflow  # noqa: F401 - a fixture
+from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
+from tests.unit.runtime.test_tracking import StubRun, events, stub_mlflow  # noqa: F401 - a fixture
 
 
 def logged(run: MlflowRun) -> list[tuple[str, float]]:
@@ -31,6 +31,26 @@ def test_long_names_that_mlflow_cuts_stay_apart(stub_mlflow: Callable[..., Mlflo
     (one, other) = (name for name, _ in logged(run))
     assert one != other
     assert (len(one), len(other)) == (NAME_MAX, NAME_MAX)
+
+
+def test_a_reason_is_reported_once_until_the_tracker_stores_points(capsys: pytest.CaptureFixture[str]) -> None:
+    """A store that refuses the artifacts is asked again every second, for a minute."""
+    run, refusals = StubRun(), iter([ModuleNotFoundError("boto3")] * 3 + [PermissionError("denied")])
+
+    def connect() -> StubRun:
+        return run
+
+    def finish(artifacts: object) -> None:
+        if error := next(refusals, None):
+            raise error
+
+    run.finish = finish  # type: ignore[method-assign]
+    run.failures = 2
+    tracker = Tracker(connect, retry=0.01)
+    tracker.write(1, {"loss": 1.0})
+    tracker.finish([], 30)
+    reasons = [event["reason"] for event in events(capsys)]
+    assert reasons == ["ConnectionError: away", "ModuleNotFoundError: boto3", "PermissionError: denied"]
 
 
 def test_a_repeated_step_is_not_logged_again() -> None:

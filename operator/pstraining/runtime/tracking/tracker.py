@@ -121,6 +121,7 @@ class Tracker:
     def _work(self) -> None:
         run: Run | None = None
         batch: list[TrackedPoint] = []
+        reported = set[str]()  # since points were logged: each attempt may meet the same error
         while True:
             try:
                 run = run or self._connect()
@@ -128,6 +129,7 @@ class Tracker:
                 if batch:
                     run.log(batch)
                     batch = []
+                    reported.clear()
                 elif self._closing.is_set():
                     if self._end is not None:
                         self._end(run)
@@ -137,7 +139,10 @@ class Tracker:
                 self._is_missing = True
                 return
             except Exception as error:  # noqa: BLE001 - any error of the tracker's client
-                event("tracker_failed", reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+                reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+                if reason not in reported:
+                    event("tracker_failed", reason=reason)
+                    reported.add(reason)
                 run = None  # the run may have stored the batch: the next connection reads its last steps
                 if self._closing.wait(self._retry):
                     time.sleep(min(1.0, self._retry))
