@@ -125,7 +125,7 @@ def test_callbacks_may_read_the_history_of_the_model(client: Any) -> None:
     import keras
 
     seen: list[Any] = []
-    draw = keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append(draw.model.history.history))
+    draw: Any = keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append(draw.model.history.history))
     run = Drained([draw])
     for step, loss in enumerate((3.0, 2.0)):
         run.end(step, loss=loss)
