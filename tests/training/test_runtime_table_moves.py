@@ -148,10 +148,8 @@ def test_another_source_begins_again(client: Any) -> None:
         transfer.copy(alone, 1)
 
 
-@pytest.mark.parametrize(("lost", "postponed"), [(1, 3), (10, 2)])
-def test_after_some_attempts_the_programs_restart(
-    client: Any, monkeypatch: pytest.MonkeyPatch, lost: int, postponed: int
-) -> None:
+@pytest.mark.parametrize("outcomes", ["postponed " * 2 + "lost postponed", "postponed " * 2 + "lost " * 10])
+def test_after_some_attempts_the_programs_restart(client: Any, monkeypatch: pytest.MonkeyPatch, outcomes: str) -> None:
     """The programs restart after three postponed attempts, or after ten that lost a server."""
     from pstraining.runtime.chief.live_layout import LayoutChanger
     from pstraining.runtime.config import cluster as clusters
@@ -164,12 +162,11 @@ def test_after_some_attempts_the_programs_restart(
     settings = resolve("training", TrainingSettings, {"steps": 1, "mode": "Sync"}, {})
     unused: dict[str, Any] = dict.fromkeys(("make", "restore", "hold"), pytest.fail)
     changer = LayoutChanger(client, store, settings, **unused)
-    late, gone = LayoutPostponedError("late"), ShardLostError("lost", 0)
-    earlier: list[Exception] = [late] * 2 + ([gone] * lost if postponed > 2 else [gone] * (lost - 1))
-    last = late if postponed > 2 else gone
+    errors = {"postponed": LayoutPostponedError("late"), "lost": ShardLostError("lost", 0)}
+    *earlier, last = (errors[outcome] for outcome in outcomes.split())
     for error in earlier:
         changer._give_up(error)
         assert changer.is_wanted
     changer._give_up(last)
     assert not changer.is_wanted
-    assert changer._why_not == f"{lost + postponed} attempts without a restart have failed; the last one: {last}"
+    assert changer._why_not == f"{len(earlier) + 1} attempts without a restart have failed; the last one: {last}"

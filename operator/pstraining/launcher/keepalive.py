@@ -24,7 +24,11 @@ PROBES = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
 )
-"""An idle connection is probed once a second, and ends after 3 seconds without an acknowledgement."""
+"""An idle connection is probed once a second, and ends after 3 seconds without an acknowledgement.
+
+A client's connections have no TCP_USER_TIMEOUT: Linux applies it to a full receive window, too, and a server that reads
+nothing is only busy. While bytes wait for an acknowledgement, the client's watchdog notices a lost network.
+"""
 SERVER_OPTIONS = (*PROBES, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000))
 """A server's connections end after 10 seconds without an acknowledgement, also to a worker that reads nothing."""
 SEARCH_SECONDS = 1.0

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pstraining.launcher import contract
+from pstraining.launcher import contract, keepalive
 from pstraining.runtime.transport import sockets
 
 
@@ -49,7 +49,7 @@ def test_a_server_that_does_not_read_for_seconds_keeps_its_connections(server: s
 
 
 def test_an_idle_connection_to_a_lost_server_ends_within_three_seconds() -> None:
-    found = {name: value for _, name, value in sockets.KEEPALIVE[1:]}
+    found = {name: value for _, name, value in keepalive.PROBES[1:]}
     probes = found[socket.TCP_KEEPINTVL] * found[socket.TCP_KEEPCNT]
     assert found[socket.TCP_KEEPIDLE] + probes <= 3
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pstraining.api import contract
-from pstraining.launcher import transfers
+from pstraining.launcher import keepalive, transfers
 from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.checksums import find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
@@ -27,7 +27,6 @@ from pstraining.runtime.checkpoint.state import Entry, State
 from pstraining.runtime.chief.state import file_access
 from pstraining.runtime.chief.state.file_access import SignedTransfers, access_to
 from pstraining.runtime.config.cluster import Cluster, Task
-from pstraining.runtime.transport import sockets
 from tests.support.fake_s3 import DENIED, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
 from tests.support.launchers import start_launcher
 from tests.unit.runtime.test_checkpoint import layout
@@ -289,12 +288,12 @@ def test_the_loss_of_a_servers_node_ends_a_transfer_within_seconds(
 
     def answered(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
         if threading.get_ident() == own:  # a thread of an earlier test may still send requests
-            found.append([connection.sock.getsockopt(level, name) for level, name, _ in sockets.KEEPALIVE])
+            found.append([connection.sock.getsockopt(level, name) for level, name, _ in keepalive.PROBES])
         return getresponse(connection)
 
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", answered)
     assert SignedTransfers(place, servers, servers.addresses).why_not(0) is None
-    assert found[0] == [value for _, _, value in sockets.KEEPALIVE]
+    assert found[0] == [value for _, _, value in keepalive.PROBES]
 
 
 def test_a_file_of_another_size_is_no_part(servers: LocalServers, place: ObjectsPlace) -> None:

@@ -23,10 +23,6 @@ ENVIRONMENT: Final = {
 }
 """Variables that are set before TensorFlow is imported, unless the pod sets them."""
 
-KEEPALIVE: Final = keepalive.PROBES
-"""Without TCP_USER_TIMEOUT: Linux applies it to a full receive window, too, and a peer that reads nothing is only busy.
-While bytes wait for an acknowledgement, the watchdog notices a lost network."""
-
 Endpoint = tuple[str, int]
 """Host, or numeric address, and port."""
 
@@ -102,7 +98,7 @@ def sockets_to(addresses: Sequence[str]) -> Iterator[socket.socket]:
 def keep_alive(addresses: Sequence[str]) -> None:
     """Enable keepalive on the connections to `addresses`."""
     for found in sockets_to(addresses):
-        keepalive.set_options(found, KEEPALIVE)
+        keepalive.set_options(found, keepalive.PROBES)
 
 
 def peers(addresses: Sequence[str]) -> set[Endpoint]:

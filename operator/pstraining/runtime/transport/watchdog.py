@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from pstraining.api import contract
+from pstraining.launcher import keepalive
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe, sockets
 
@@ -29,8 +30,6 @@ FIRST_CALL_TIMEOUT_SECONDS: Final = 3.0
 """Seconds after which connections are cut during the first, trivial operation on a server."""
 MAX_CUTS: Final = 3
 """Number of cuts without success after which the process exits."""
-KEEP_ALIVE_SECONDS: Final = 1.0
-"""Seconds between two searches for new connections without keepalive."""
 
 
 class Watchdog:
@@ -86,7 +85,7 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopped.wait(TICK):
             now = time.monotonic()
-            if now - self._kept_alive >= KEEP_ALIVE_SECONDS:
+            if now - self._kept_alive >= keepalive.SEARCH_SECONDS:
                 self._kept_alive = now
                 sockets.keep_alive(self._addresses)
             with self._lock:

@@ -23,7 +23,6 @@ from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.config.cluster import Cluster
-from pstraining.runtime.transport.sockets import KEEPALIVE
 
 RETRY_SECONDS: Final = 60.0
 """Seconds in which a transfer is repeated, as the chief's own requests are."""
@@ -306,7 +305,7 @@ def _start(address: str, file: str, seconds: float) -> tuple[int, str, int]:
     try:
         connection.connect()
         connection.sock.settimeout(seconds)
-        keepalive.set_options(connection.sock, KEEPALIVE)  # a lost node sends no end of the connection
+        keepalive.set_options(connection.sock, keepalive.PROBES)  # a lost node sends no end of the connection
         connection.request("POST", f"{contract.TRANSFERS_PATH}{file}", headers={"Content-Length": "0"})
         began = True
         answer = connection.getresponse()
