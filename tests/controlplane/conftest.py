@@ -25,7 +25,7 @@ from localcluster.layout import read_layout
 from pstraining.core.actions import Kind
 from pstraining.kube.client import APPLY, KubeClient
 from pstraining.kube.connection import CONTEXT, KUBECONFIG, load_configuration
-from pstraining.kube.errors import ApiError
+from pstraining.kube.errors import ApiError, Conflict, NotFound, Transient
 from tests.campaign.judging import judge
 from tests.contract.test_port_fake import job
 from tests.support.api_proxy import ApiProxy, serving
@@ -69,11 +69,11 @@ async def _namespace(cluster: dict[str, str]) -> AsyncIterator[tuple[KubeClient,
     try:
         await _apply_crd(client)
         name = f"pstraining-test-{uuid.uuid4().hex[:8]}"
-        await client._request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+        await _repeated(client, "POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
         try:
             yield client, name
         finally:
-            await client._request("DELETE", f"/api/v1/namespaces/{name}")
+            await _repeated(client, "DELETE", f"/api/v1/namespaces/{name}")
     finally:
         await client.close()
 
@@ -228,11 +228,27 @@ async def eventually(condition: Any, operator: OperatorProcess | None = None, li
         await asyncio.sleep(0.05)
 
 
+async def _repeated(client: KubeClient, method: str, *request: Any, **body: Any) -> None:
+    """Send a request until the API server answers it: on a busy machine, a single one may exceed the client's limit."""
+
+    async def answered() -> bool:
+        try:
+            await client._request(method, *request, **body)
+        except Transient:
+            return False
+        except ApiError as error:  # a request whose answer was lost has taken effect
+            if not isinstance(error, {"POST": Conflict, "DELETE": NotFound}.get(method, ())):
+                raise
+        return True
+
+    await eventually(answered)
+
+
 async def _apply_crd(client: KubeClient) -> None:
     crd = yaml.safe_load(CRD.read_text())
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
     query = {"fieldManager": "pstraining-tests", "force": "true"}
-    await client._request("PATCH", path, query, crd, APPLY)
+    await _repeated(client, "PATCH", path, query, crd, APPLY)
 
     async def served() -> bool:
         try:
