@@ -147,6 +147,11 @@ class Facts:
         """The attempts of the evaluator."""
         return self.attempts[names.EVALUATOR]
 
+    @cached_property
+    def leader_stops(self) -> bool:
+        """Whether the leader is deleted, alone or with all pods, after which its program runs again."""
+        return self.resharding.stops or attempts.stops(self.job, self.snapshot)
+
     @property
     def current_term(self) -> int:
         """The term of the newest chief; 1 before the first."""

@@ -144,6 +144,8 @@ def _hold(facts: Facts) -> Plan:
 
 def _stop(facts: Facts, reason: Reason) -> Plan:
     """Delete the next children of an orderly stop."""
+    if _has_former_success(facts):
+        return Plan()
     step = teardown.next_step(facts.job, facts.snapshot)
     actions = (*replaced_pods.announced(facts, _deletions(step.delete, reason)), *_force_deletions(facts))
     return Plan(actions, node_loss.requeue_at(facts.job, facts.snapshot, facts.now))
@@ -151,9 +153,14 @@ def _stop(facts: Facts, reason: Reason) -> Plan:
 
 def _switch(facts: Facts) -> Plan:
     """Stop the leader, and record the next layout once no leader runs."""
-    if facts.resharding.leader_may_run:
+    if facts.resharding.leader_may_run or _has_former_success(facts):
         return _stop(facts, Reason.SWITCH_LAYOUT)
     return Plan(tuple(desired_state.switched(facts)))
+
+
+def _has_former_success(facts: Facts) -> bool:
+    """Whether status still has the success of a chief that runs again; after a crash, none would be created."""
+    return facts.leader_stops and attempts.success_recorded(facts.status, names.CHIEF)
 
 
 def _after_refusal(facts: Facts, launcher: LauncherFiles) -> Plan | None:

@@ -5,6 +5,7 @@ from pstraining.api.conditions import Condition
 from pstraining.api.status import RoleStatus
 from pstraining.core.facts import Facts
 from pstraining.core.policies import clean_up
+from pstraining.core.policies.resharding import ReshardingStep
 from pstraining.core.snapshot import Pod
 
 _NONE: frozenset[int] = frozenset()
@@ -21,7 +22,7 @@ def role_statuses(facts: Facts, end: Condition | None) -> dict[str, RoleStatus]:
     old = {names.PS: stored.ps, names.WORKER: stored.worker, names.CHIEF: stored.chief}
     if job.spec.evaluator.enabled:
         old[names.EVALUATOR] = stored.evaluator or RoleStatus()
-    ready, succeeded = _ready(facts), _succeeded(facts)
+    ready, succeeded = _ready(facts), _succeeded(facts, has_ended=end is not None)
     return {role: _role_status(facts, role, end, ready[role], succeeded[role], before) for role, before in old.items()}
 
 
@@ -116,12 +117,17 @@ def _ready(facts: Facts) -> dict[str, int]:
     }
 
 
-def _succeeded(facts: Facts) -> dict[str, frozenset[int]]:
+def _succeeded(facts: Facts, *, has_ended: bool) -> dict[str, frozenset[int]]:
     """Return the replicas of each role whose program has ended with 0 for good."""
+    # The records of both Jobs outlive them (policies/attempts.py), but not a stop after which their programs run again.
+    restarts = facts.failures.restart_job is not None
+    replaced = restarts or facts.resharding.step is ReshardingStep.REPLACE_ALL
+    again = {names.CHIEF: restarts or facts.leader_stops, names.EVALUATOR: replaced}
     return {
         names.PS: _NONE,
         names.WORKER: facts.succeeded_workers,
-        names.CHIEF: frozenset({0}) if facts.chief.succeeded else _NONE,
-        # This record outlives the evaluator's Job (policies/attempts.py), but not a restart of the whole job.
-        names.EVALUATOR: frozenset({0}) if facts.evaluator.succeeded and not facts.failures.restart_job else _NONE,
+        **{
+            role: frozenset({0}) if attempts.succeeded and (has_ended or not again[role]) else _NONE
+            for role, attempts in facts.attempts.items()
+        },
     }

@@ -1,5 +1,6 @@
 """The end of a job as a whole: the roles whose success counts, its deadline, its freed resources, and its manager."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -133,32 +134,91 @@ def test_the_evaluator_runs_beside_the_others() -> None:
     assert world.names_of("Job") == ["digits-chief-1", "digits-evaluator-2"], "both have ended and hold their logs"
 
 
-RESTART = {"failurePolicy": {"rules": [{"role": "worker", "action": "RestartJob"}]}}
+RESTART: dict[str, Any] = {"failurePolicy": {"rules": [{"role": "worker", "action": "RestartJob"}]}}
+STOPS: dict[str, Callable[[World], None]] = {
+    # each stops the chief, or all pods, and then starts them again
+    "a suspension": lambda world: world.edit({"runPolicy": {"suspend": True}}),
+    "a restart of the job": lambda world: world.end("worker", code=1),
+    "another number of servers": lambda world: world.edit({"ps": {"replicas": 2}}),
+}
 
 
-@pytest.mark.parametrize("then", ["it trains on", "it is suspended", "it is restarted"])
-def test_an_evaluation_that_has_succeeded_is_not_repeated_if_its_job_is_deleted(then: str) -> None:
-    """A stop of all pods deletes its Job as well, and the evaluator then begins again, as it does beside its Job."""
-    world = running(evaluator={"enabled": True}, **RESTART)
-    world.end("evaluator")
+def without_job(role: str, **spec: Any) -> World:
+    """Return a job that trains while a role's Job, which has succeeded, was deleted, such as by a policy."""
+    world = running(successPolicy="AllWorkers", evaluator={"enabled": True}, **RESTART, **spec)
+    world.end(role)
     world.settle()
-    del world.children["Job", "digits-evaluator-1"]
-    world.pods = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] != "evaluator"}
+    del world.children["Job", f"digits-{role}-1"]
+    world.pods = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] != role}
+    return world
+
+
+def resume(world: World) -> None:
     world.settle()
-    assert world.names_of("Job") == ["digits-chief-1"]
-    assert status(world)["evaluator"]["succeeded"] == 1
-    match then:
-        case "it trains on":
-            return
-        case "it is suspended":
-            world.edit({"runPolicy": {"suspend": True}})
-            world.settle()
-            world.edit({"runPolicy": {"suspend": False}})
-        case _:
-            world.end("worker", code=1)
+    world.edit({"runPolicy": {"suspend": False}})
     world.settle()
-    assert world.names_of("Job") == ["digits-chief-2", "digits-evaluator-2"]
-    assert status(world)["evaluator"]["succeeded"] == 0
+
+
+@pytest.mark.parametrize(("role", "other"), [("chief", "evaluator"), ("evaluator", "chief")])
+def test_what_has_succeeded_does_not_run_again_if_its_job_is_deleted(role: str, other: str) -> None:
+    world = without_job(role)
+    world.settle()
+    assert world.names_of("Job") == [f"digits-{other}-1"]
+    assert status(world)[role]["succeeded"] == 1
+    for index in range(2):
+        world.end("worker", index)
+    world.end("chief")
+    world.settle()
+    assert phase(world) == "Succeeded"
+    assert status(world)[role]["succeeded"] == 1
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("role", ["chief", "evaluator"])
+def test_what_has_succeeded_runs_again_after_a_stop(role: str, stop: str) -> None:
+    """A stop of all pods deletes the Jobs, too, and another number of servers needs another chief."""
+    world = without_job(role)
+    world.settle()
+    STOPS[stop](world)
+    resume(world)
+    stays = (role, stop) == ("evaluator", "another number of servers")
+    assert (f"digits-{role}-2" in world.names_of("Job")) is not stays
+    assert status(world)[role]["succeeded"] == stays
+    assert "digits-chief-2" in world.names_of("Job")
+
+
+@pytest.mark.parametrize("role", ["chief", "evaluator"])
+def test_what_has_succeeded_runs_again_if_all_pods_are_replaced_for_another_number_of_servers(role: str) -> None:
+    standby = {"mode": "Hot", "replicasPerShard": 1}
+    world = without_job(role, ps={"replicas": 2, "standby": standby}, training={"mode": "Async"})
+    world.settle()
+    world.edit({"ps": {"replicas": 3}})
+    world.settle()
+    assert world.names_of("Job") == ["digits-chief-2", "digits-evaluator-2"], "no checkpoint keeps the state"
+
+
+def servers(world: World) -> tuple[Any, ...]:
+    """Return what changes when the servers, or all pods, are restarted."""
+    found = world.children["StatefulSet", "digits-ps"]
+    return found["metadata"]["uid"], found["metadata"]["annotations"][names.ANNOTATION_LAYOUT]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("passes", range(3))
+@pytest.mark.parametrize("writes", range(3))
+def test_a_chief_follows_a_stop_in_which_the_operator_crashes(stop: str, passes: int, writes: int) -> None:
+    """Without a chief, the workers would wait for the new servers' parameters."""
+    world = without_job("chief")
+    world.settle()
+    before = servers(world)
+    STOPS[stop](world)
+    for _ in range(passes):
+        world.reconcile()
+        world.controllers()
+    world.reconcile(stop_after=writes)
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert "digits-chief-2" in world.names_of("Job") or servers(world) == before
 
 
 def test_the_evaluators_budget_fails_the_job() -> None:

@@ -66,8 +66,8 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     recorded = status.term if role == names.CHIEF else status.evaluator_attempt
     is_recorded = recorded == newest_seen and success_recorded(status, role)
     done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen), recorded=is_recorded)
-    if role == names.EVALUATOR and newest_seen < recorded and success_recorded(status, role):
-        done = not _stops(job, snapshot)  # its Job was deleted, such as by a user
+    if newest_seen < recorded and success_recorded(status, role):
+        done = not stops(job, snapshot)  # its Job was deleted, such as by a user
     return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
 
 
@@ -117,8 +117,8 @@ def _has_succeeded(
     return any(succeeded(job, p) for p in pods)
 
 
-def _stops(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Whether all pods of the job are deleted or will be, after which its evaluator runs again."""
+def stops(job: PSTrainingJob, snapshot: Snapshot) -> bool:
+    """Whether all pods of the job are deleted or will be, after which its chief and its evaluator run again."""
     workloads = teardown.workloads(snapshot)
     is_older = any(not snapshot.is_of_current_restart(c) for c in workloads)
     return job.spec.run_policy.suspend or is_older or missed_change.is_due(job, snapshot)
