@@ -202,6 +202,12 @@ class PortContract:
         assert written["spec"]["replicas"] == 0
         assert written["metadata"]["generation"] == 2
 
+    async def test_a_member_is_removed(self, port: Any, namespace: str) -> None:
+        made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1", "b": "2"}))
+        parts = {"/metadata/resourceVersion": made["metadata"]["resourceVersion"], "/data/a": None, "/data/c": "3"}
+        written = await port.replace(Kind.CONFIG_MAP, namespace, "digits", made["metadata"]["uid"], parts)
+        assert written["data"] == {"b": "2", "c": "3"}
+
     async def test_a_replacement_requires_the_uid(self, port: Any, namespace: str) -> None:
         await port.create(Kind.DEPLOYMENT, namespace, deployment("A"))
         parts = {"/spec/template": deployment("C")["spec"]["template"]}

@@ -81,6 +81,8 @@ class FakeKube:
             for step in path:
                 target = target[step]
             target[last] = copied(value)
+            if value is None:
+                del target[last]
         if found.get("spec") != before.get("spec"):
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found) if found != before else before

@@ -76,7 +76,7 @@ class QueuedWorld(World):
         self.touch(target)
 
     def _correct(self, action: Replace, target: dict[str, Any]) -> None:
-        """Apply a JSON patch (RFC 6902) whose operations all add."""
+        """Apply a JSON patch (RFC 6902) whose operations add, or remove what is None."""
         assert action.uid == target["metadata"]["uid"]
         version = target["metadata"]["resourceVersion"]
         if action.parts.get("/metadata/resourceVersion", version) != version:
@@ -88,6 +88,8 @@ class QueuedWorld(World):
             for step in path:
                 place = place[int(step) if isinstance(place, list) else step]
             place[last] = value
+            if value is None:
+                del place[last]
         check_update(before, target)
         self.touch(target)
 

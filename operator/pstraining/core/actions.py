@@ -95,7 +95,7 @@ class Replace:
     name: str
     uid: str
     parts: Mapping[str, Any]
-    """New values by JSON pointer (RFC 6901), such as /spec/template."""
+    """New values by JSON pointer (RFC 6901), such as /spec/template; None removes a member."""
     reason: Reason
 
 

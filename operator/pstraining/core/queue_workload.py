@@ -84,7 +84,7 @@ class QueueWorkload:
         """The terms of its request, besides the kinds of its pods."""
         sets = self.spec.get("podSets") or ()
         fewest = next((s.get("minCount") for s in sets if s["name"] == names.WORKER), None)
-        limit = self.spec.get("maximumExecutionTimeSeconds")
+        limit = self.spec.get(kueue.MAX_SECONDS)
         return WorkloadTerms(self.counts.get(names.WORKER, 0), fewest, self.is_elastic, limit)
 
     @property

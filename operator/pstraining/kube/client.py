@@ -101,10 +101,7 @@ class KubeClient:
         """JSON Patch by our field manager; writing the uid as well makes it a precondition."""
         path = RESOURCES[kind].path(namespace, name)
         query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
-        values = {"/metadata/uid": uid, **parts}
-        # "add" replaces the value of a member that exists (RFC 6902, 4.1).
-        body = [{"op": "add", "path": pointer, "value": value} for pointer, value in values.items()]
-        return await self._request("PATCH", path, query, body, JSON_PATCH)
+        return await self._request("PATCH", path, query, json_patch({"/metadata/uid": uid, **parts}), JSON_PATCH)
 
     async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
         """Strategic merge patch of the subresource `resize` by our field manager, with the uid as a precondition."""
@@ -294,6 +291,15 @@ class KubeClient:
         if not 200 <= answer.status <= 299:
             raise _logged(from_response(answer.status, data, answer.headers), method, path)
         return data
+
+
+def json_patch(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the operations (RFC 6902) that set all values by their JSON pointers; None removes a member."""
+    # "add" replaces the value of a member that exists (4.1). "remove" demands that the member exists.
+    return [
+        {"op": "remove", "path": place} if value is None else {"op": "add", "path": place, "value": value}
+        for place, value in values.items()
+    ]
 
 
 def takes_address(kind: Kind, body: Manifest) -> bool:

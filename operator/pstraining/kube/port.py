@@ -45,7 +45,7 @@ class ApiPort(Protocol):
             namespace: the object's namespace.
             name: the object's name.
             uid: the object's uid.
-            parts: the values by JSON pointer.
+            parts: the values by JSON pointer; None removes a member.
 
         Raises:
             Conflict: the object has another uid.

@@ -51,7 +51,9 @@ _OWN_ANNOTATIONS: Final = (
 )
 _MOST_SECONDS: Final = 2**31 - 1
 """Largest time limit of a Workload. Kueue's API refuses a larger one, and 0."""
-_OPTIONAL: Final = ("priorityClassRef", "maximumExecutionTimeSeconds")
+MAX_SECONDS: Final = "maximumExecutionTimeSeconds"
+"""The field of a Workload's spec with its time limit."""
+_OPTIONAL: Final = ("priorityClassRef", MAX_SECONDS)
 """Fields of a Workload's spec that a job may lack."""
 
 
@@ -272,7 +274,7 @@ def _spec(job: PSTrainingJob, priority: Priority, *, is_slice: bool) -> dict[str
     sets = pod_sets(job, None if is_slice else wanted.fewest_workers)
     spec = {"queueName": job.metadata.labels[LABEL_QUEUE], "podSets": sets, **prioritized(priority)}
     if wanted.max_seconds is not None:
-        spec["maximumExecutionTimeSeconds"] = wanted.max_seconds
+        spec[MAX_SECONDS] = wanted.max_seconds
     return spec
 
 

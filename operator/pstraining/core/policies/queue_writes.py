@@ -51,6 +51,16 @@ def reprioritized(facts: Facts) -> Iterator[Replace]:
             yield Replace(Kind.WORKLOAD, workload.name, workload.child.uid, parts, Reason.SPEC_CHANGED)
 
 
+def retimed(facts: Facts) -> Iterator[Replace]:
+    """Give Workloads that are not admitted yet the job's time limit, which Kueue fixes only then."""
+    limit = kueue.terms(facts.queue.job).max_seconds
+    for workload in facts.queue.live:
+        is_free = not (workload.is_true(QueueCondition.ADMITTED) or workload.is_evicted or facts.queue.prebuilt)
+        if is_free and workload.terms.max_seconds != limit:
+            parts = {"/metadata/resourceVersion": workload.version, f"/spec/{kueue.MAX_SECONDS}": limit}
+            yield Replace(Kind.WORKLOAD, workload.name, workload.child.uid, parts, Reason.SPEC_CHANGED)
+
+
 def deletions(workloads: Iterable[QueueWorkload], reason: Reason) -> Iterator[Delete]:
     """Delete Workloads."""
     return (Delete(Kind.WORKLOAD, w.name, w.child.uid, reason) for w in workloads)

@@ -5,6 +5,7 @@
     no Workload, and stopped                                create it
     the Workload requests other pods, and is stopped        with quota: delete it; without: correct it
     another WorkloadPriorityClass is wanted                 write it
+    another time limit is wanted, and not admitted          write it
     stopped, and its former workers returned quota          delete it: the next run needs all of the quota
     evicted, and stopped                                    clear the admission: quota is returned; delete it if the
                                                             job would get another one now
@@ -38,6 +39,7 @@ from pstraining.core.policies.queue_writes import (
     patched,
     quota_returned,
     reprioritized,
+    retimed,
 )
 from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.core.snapshot import Pod
@@ -80,7 +82,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     elif state.is_admitted:
         # One write to a Workload per pass: the next write needs its new version.
         reports: tuple[Action, ...] = () if state.former is not None else tuple(_reported(facts, current))
-        yield from reports or tuple(_left_over(facts)) or tuple(reprioritized(facts)) or _scaled(facts, current)
+        yield from reports or tuple(_left_over(facts)) or _changed(facts) or _scaled(facts, current)
     elif is_over:
         yield from _waiting(facts, current)
 
@@ -168,7 +170,12 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     elif not state.matches:
         yield from deletions([current], Reason.SPEC_CHANGED)
     else:
-        yield from reprioritized(facts)
+        yield from _changed(facts)
+
+
+def _changed(facts: Facts) -> tuple[Action, ...]:
+    """Return the changes that Kueue accepts although a Workload has quota: one write to each in a pass."""
+    return tuple(reprioritized(facts)) or tuple(retimed(facts))
 
 
 def _out_of_sync(facts: Facts, current: QueueWorkload) -> PatchStatus:
