@@ -87,6 +87,7 @@ class Trainer:
     The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
     """
 
+    @arguments.refusing_others
     def __init__(  # noqa: PLR0913 - one argument for each decision of a program
         self,
         model: "Callable[[], keras.Model]",
@@ -135,6 +136,7 @@ class Trainer:
         self._training = {name: plain(value) for name, value in {**ends, **(training or {})}.items()}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
+    @arguments.refusing_others
     def run(self) -> dict[str, float] | None:
         """Run this task's part of the job.
 
@@ -190,6 +192,7 @@ class Trainer:
             outputs.summaries.leave()
             renewal.renew(due, blocked=HELD_BACK if cluster.is_chief else ())
 
+    @arguments.refusing_others
     def total_updates(
         self, *, batch_size: int | None = None, samples: int | None = None, workers: int | None = None
     ) -> int:

@@ -1,7 +1,10 @@
 """The arguments that `Trainer` rejects at the start, and the folder of its summaries."""
 
+import ast
+import inspect
 import json
 from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime import Files, Ranges, Trainer, TrainingSettings
+from pstraining.runtime.config.arguments import OF_KERAS
 from pstraining.runtime.config.settings import SettingsError
 
 
@@ -120,6 +124,52 @@ def test_a_metric_in_place_of_a_list_is_refused(given: Any, kind: str, name: str
         trainer(**{name: given})
     for accepted in ([given], {"a": given}, ["mae"], "mae", None, lambda: [given], list):
         trainer(**{name: accepted})
+
+
+def of_keras() -> dict[str, list[str]]:
+    """Return the parameters of `fit` and `compile` of the installed Keras by method, without importing it."""
+    spec = find_spec("keras")
+    source = Path(str(spec and spec.origin)).parent / "src"
+    files = (source / "backend" / "tensorflow" / "trainer.py", source / "trainers" / "trainer.py")
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name in ("fit", "compile")]
+    return {node.name: [own.arg for own in (*node.args.args, *node.args.kwonlyargs)][1:] for node in found}
+
+
+def test_each_argument_of_keras_is_accepted_or_refused_with_the_way_out() -> None:
+    """A TypeError of Python would not say where an argument of `fit` is here, and would be tried again."""
+    accepted, found = [*inspect.signature(Trainer).parameters], of_keras()
+    assert "validation_split" in found["fit"]
+    assert "run_eagerly" in found["compile"]
+    for name in {*found["fit"], *found["compile"]} - {*accepted}:
+        with pytest.raises(SettingsError, match=rf"^{name}: Trainer has no such argument: (?!it has)"):
+            trainer(**{name: None})
+    assert not {*OF_KERAS} & {*accepted}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: trainer(step=5), "^step: Trainer has no such argument: it has model, optimizer, loss, data, steps,"),
+        (
+            lambda: any_trainer(two, two, "mse"),
+            "^Trainer: missing a required argument: 'data'; its arguments are model",
+        ),
+        (lambda: any_trainer(two, two, "mse", two, two, 100), "^Trainer: too many positional arguments; its arguments"),
+        (lambda: any_trainer.run(trainer(), epochs=3), "^epochs: Trainer.run has no such argument: give Trainer"),
+        (lambda: any_trainer.run(trainer(), 3), "^Trainer.run: too many positional arguments; its arguments are none"),
+        (
+            lambda: any_trainer.total_updates(trainer(), steps=3),
+            "^steps: Trainer.total_updates has no such argument: it has batch_size, samples, workers",
+        ),
+        (lambda: any_ranges(10, 5, range, step=2), "^step: Ranges has no such argument: it has size, block, read"),
+        (lambda: any_ranges(10, 5), "^Ranges: missing a required argument: 'read'; its arguments are size, block,"),
+        (lambda: any_files(["a"], str, shuffle=True), "^shuffle: Files has no such argument: .*Files have a seed"),
+    ],
+)
+def test_a_call_with_other_arguments_is_a_wrong_setting(make: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        make()
 
 
 def test_functions_may_accept_more_and_those_without_a_signature_are_accepted() -> None:

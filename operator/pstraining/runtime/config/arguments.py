@@ -2,10 +2,11 @@
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from numbers import Integral
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 
@@ -15,6 +16,60 @@ _KINDS: Final[Mapping[str, tuple[type, str]]] = {
     "training": (Mapping, 'a mapping from settings to values, such as {"mode": "Sync"}'),
 }
 """The type of each argument that others than functions create, with an example."""
+
+OF_KERAS: Final[Mapping[str, str]] = {
+    "x": "data is a function that returns batches",
+    "y": "the batches that data returns are (x, y)",
+    "batch_size": "batch the dataset that data returns, as in dataset.batch(32)",
+    "verbose": "leave it out; the chief prints a line every 2 seconds",
+    "validation_split": "leave these samples out of data, and give validation, a function that returns their batches",
+    "validation_data": "give validation, a function that returns batches",
+    "shuffle": "shuffle the dataset that data returns; Ranges and Files have a seed for the order of their splits",
+    "sample_weight": "the batches that data returns may be (x, y, sample_weight)",
+    "initial_epoch": "leave it out; a program that is run again continues from its newest checkpoint",
+    "validation_batch_size": "batch the dataset that validation returns",
+    "validation_freq": "give validation_every, a number of epochs",
+    "run_eagerly": "leave it out; workers always trace the training step, and tf.print shows values in it",
+    "steps_per_execution": "leave it out; it does not change what is trained",
+    "auto_scale_loss": "leave it out; the loss is scaled with the policy mixed_float16, and not with mixed_bfloat16",
+}
+"""The arguments of `keras.Model.fit` and `compile` that the `Trainer` does not have, each with the way out."""
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+Kind = TypeVar("Kind")
+
+
+def refusing_others(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Refuse calls of a method that its parameters do not fit, in which Python would raise a TypeError.
+
+    Such a program is wrong in every run, so a SettingsError ends it. The message names the argument and the way out.
+    """
+    signature = inspect.signature(function)
+    owner, _, method = function.__qualname__.rpartition(".")
+    name = owner if method == "__init__" else f"{owner}.{method}"
+    known = list(signature.parameters)[1:]
+
+    @wraps(function)
+    def called(*given: Given.args, **named: Given.kwargs) -> Returned:
+        if others := [own for own in named if own not in known]:
+            way = OF_KERAS.get(others[0]) or (f"it has {', '.join(known)}" if known else f"give {owner} the arguments")
+            raise SettingsError(f"{others[0]}: {name} has no such argument: {way}")
+        try:
+            signature.bind(*given, **named)
+        except TypeError as error:
+            raise SettingsError(f"{name}: {error}; its arguments are {', '.join(known) or 'none'}") from None
+        return function(*given, **named)
+
+    return called
+
+
+def strict(kind: type[Kind]) -> type[Kind]:
+    """Refuse other arguments of a class than its own, as `refusing_others` does."""
+    created: Callable[..., None] = vars(kind)["__init__"]
+    created.__qualname__ = f"{kind.__qualname__}.__init__"  # that of a dataclass has another one
+    setattr(kind, created.__name__, refusing_others(created))
+    return kind
 
 
 def check_functions(model: object, optimizer: object, data: object, **others: object) -> None:

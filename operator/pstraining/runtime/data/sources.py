@@ -19,7 +19,7 @@ from numbers import Integral
 from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from pstraining.runtime.config.arguments import check_call, count
+from pstraining.runtime.config.arguments import check_call, count, strict
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.tensor import Dataset
 
@@ -63,6 +63,7 @@ class Source(Protocol):
         """Return a `tf.data.Dataset` of the batches at a position; equal batches at each call."""
 
 
+@strict
 @dataclass(frozen=True)
 class Ranges:
     """The samples 0 to `size` - 1, in blocks.
@@ -105,6 +106,7 @@ class Ranges:
         return self.read(*self.bounds(position))
 
 
+@strict
 @dataclass(frozen=True)
 class Files:
     """Files, each of them a split.
