@@ -162,6 +162,21 @@ def test_an_orbax_checkpoint_with_a_monitor_that_no_log_has_is_refused() -> None
         check_all([save], None, None)
 
 
+def test_a_callback_without_its_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras reports the package of RemoteMonitor at the end of the first epoch only."""
+    import keras
+
+    from pstraining.runtime.chief import refusals
+
+    monitor = keras.callbacks.RemoteMonitor()
+    refusals.check([monitor])
+    monkeypatch.setattr(refusals, "find_spec", lambda name: None)
+    with pytest.raises(refusals.CallbackRefusedError, match=r"RemoteMonitor needs the package requests: .*pip install"):
+        refusals.check([monitor])
+    with pytest.raises(refusals.CallbackRefusedError, match=r"^callbacks: .*orbax"):
+        refusals.created(lambda: keras.callbacks.OrbaxCheckpoint(tmp_path))
+
+
 def test_the_callbacks_of_a_callback_list_count_as_those_of_a_list() -> None:
     """`fit` accepts a whole `CallbackList`. Inside it, the chief did not find what it refuses, restores or resumes."""
     import keras

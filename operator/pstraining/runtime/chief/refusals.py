@@ -16,7 +16,7 @@ import keras
 from pstraining.runtime.data.batches import check_batches, is_empty, repeats_forever
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
-from pstraining.runtime.model.errors import is_refusal_of_keras
+from pstraining.runtime.model.errors import KERAS, is_raised_by, is_refusal_of_keras
 from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 
@@ -30,6 +30,12 @@ REFUSED: Final = {
     "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, ends training at such values",
 }
 """Keras's callbacks that do not work on a chief, each with its replacement or the reason."""
+
+PACKAGES: Final = {
+    "TensorBoard": ("tensorboard", ": the Trainer writes an epoch's logs for TensorBoard beside the checkpoints"),
+    "RemoteMonitor": ("requests", ""),
+}
+"""Packages of Keras's callbacks whose absence Keras reports only at the end of the first epoch, and other ways out."""
 
 MONITORING: Final = tuple(
     getattr(keras.callbacks, name)
@@ -54,11 +60,11 @@ def created(make: Callable[[], object] | None) -> list["keras.callbacks.Callback
         make: creates them; None: there are none.
 
     Raises:
-        CallbackRefusedError: Keras refuses the arguments of a callback.
+        CallbackRefusedError: Keras refuses the arguments of a callback, or lacks a package for it.
     """
     try:
         found = make() if make else None
-    except OF_SETTINGS as error:
+    except (*OF_SETTINGS, ImportError) as error:
         if refusal := refused(error):
             raise refusal from error
         raise
@@ -141,10 +147,11 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
 def refused(error: BaseException) -> CallbackRefusedError | None:
     """Return a refusal with Keras's message if its own callbacks or optimizers have raised the error.
 
-    Such an error is about a setting, so another run would meet it again. An example is a learning rate that cannot be
-    set beside a schedule. Errors of the program's own callbacks may pass.
+    Such an error is about a setting, or about a package that the image lacks, so another run would meet it again. An
+    example is a learning rate that cannot be set beside a schedule. Errors of the program's own callbacks may pass.
     """
-    return CallbackRefusedError(f"callbacks: {error}") if is_refusal_of_keras(error, OF_KERAS) else None
+    lacks = isinstance(error, ImportError) and is_raised_by(error, KERAS)
+    return CallbackRefusedError(f"callbacks: {error}") if lacks or is_refusal_of_keras(error, OF_KERAS) else None
 
 
 def check_directions(callbacks: Sequence["keras.callbacks.Callback"], model: KerasModel) -> None:
@@ -294,12 +301,12 @@ def _option_of_batches(callback: "keras.callbacks.Callback") -> str:
 
 
 def _check_package(callback: "keras.callbacks.Callback", name: str) -> None:
-    # TensorFlow does not install the package, and its error would come at the end of the first epoch only.
-    if isinstance(callback, keras.callbacks.TensorBoard) and find_spec("tensorboard") is None:
-        raise CallbackRefusedError(
-            f"callbacks: {name} needs the package tensorboard: install it in the image (pip install tensorboard), or "
-            "leave the callback out: the Trainer writes an epoch's logs for TensorBoard beside the checkpoints"
-        )
+    for kind, (package, more) in PACKAGES.items():
+        if isinstance(callback, getattr(keras.callbacks, kind)) and find_spec(package) is None:
+            raise CallbackRefusedError(
+                f"callbacks: {name} needs the package {package}: install it in the image (pip install {package}), or "
+                f"leave the callback out{more}"
+            )
 
 
 def _check_hooks(callback: "keras.callbacks.Callback", name: str) -> None:

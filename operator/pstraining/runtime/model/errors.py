@@ -75,10 +75,14 @@ def is_refusal_of_keras(error: BaseException, modules: tuple[str, ...] = KERAS) 
         error: the error with its traceback, of which Keras may have removed frames.
         modules: beginnings of the names of modules that may have raised it.
     """
+    return isinstance(error, TypeError | ValueError) and is_raised_by(error, modules)
+
+
+def is_raised_by(error: BaseException, modules: tuple[str, ...]) -> bool:
+    """Whether one of these modules has raised an error, outside the modules of Keras that read files."""
     of_frames = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return (
-        isinstance(error, TypeError | ValueError)
-        and bool(of_frames)
+        bool(of_frames)
         and of_frames[-1].startswith(modules)
         and not any(module.startswith(FILES) for module in of_frames)
     )
