@@ -81,6 +81,8 @@ class EpochEnds:
         self._busy = threading.Semaphore(0)
         self._logs: dict[str, float] = {}  # of the last epoch
         self._begun = -1  # the last epoch that callbacks have begun
+        self._begun_at = 0  # the step at which it has begun
+        self._ended = -1  # the last epoch that has ended
         self._is_closed = False
         self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
@@ -92,9 +94,10 @@ class EpochEnds:
         """Return whether callbacks need the parameters at every epoch's end."""
         return self._callbacks is not None
 
-    def begin(self, epoch: int, **params: object) -> None:
-        """Start the thread; training starts or resumes in this epoch."""
+    def begin(self, epoch: int, step: int = 0, **params: object) -> None:
+        """Start the thread; training starts or resumes in this epoch, at this step."""
         self._model.keras.stop_training = False
+        self._begun, self._begun_at = epoch, step
         self._thread.start()
         self._give(lambda: self._begin(epoch, params))
 
@@ -135,6 +138,18 @@ class EpochEnds:
         """Return whether a callback has set `model.stop_training`."""
         return self._callbacks is not None and bool(self._model.keras.stop_training)
 
+    def stops(self, step: int) -> bool:
+        """Return whether a callback ends training at this step.
+
+        As in `fit`, the epoch that callbacks have begun has an update first, also if they stop it at its beginning.
+        """
+        return self.stop_asked and (self.open_epoch is None or step > self._begun_at)
+
+    @property
+    def open_epoch(self) -> int | None:
+        """Return the number of the epoch that has begun for callbacks, and has not ended; None for none."""
+        return self._begun if self._callbacks and self._begun > self._ended else None
+
     def best(self) -> dict[str, Array] | None:
         """Return the parameters that a callback has restored at the end of training (EarlyStopping), by path.
 
@@ -162,7 +177,6 @@ class EpochEnds:
         if self._callbacks:
             self._callbacks.set_params({"verbose": 0, **params})
             self._callbacks.on_train_begin()
-            self._begun = epoch
             self._callbacks.on_epoch_begin(epoch)
 
     def _end(self, end: EpochEnd) -> None:
@@ -187,10 +201,11 @@ class EpochEnds:
         self._done(end)
         self._logs = dict(end.logs)
         if self._callbacks:
+            self._ended = end.epoch
             self._callbacks.on_epoch_end(end.epoch, dict(end.logs))
             if end.following is not None and not self.stop_asked:
                 self._set_skipped_rates(self._callbacks, end.following)
-                self._begun = end.following
+                self._begun, self._begun_at = end.following, end.step
                 self._callbacks.on_epoch_begin(end.following)
 
     def _set_skipped_rates(self, callbacks: CallbackList, following: int) -> None:

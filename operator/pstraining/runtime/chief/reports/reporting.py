@@ -130,10 +130,9 @@ class TrainingReporter:
     def _admin(self) -> StoreAdmin:
         return self._at()
 
-    @property
-    def stop_asked(self) -> bool:
-        """Return whether a callback requests the end of training."""
-        return self._ends.stop_asked
+    def stops(self, step: int) -> bool:
+        """Return whether a callback ends training at this step."""
+        return self._ends.stops(step)
 
     @property
     def is_busy(self) -> bool:
@@ -144,15 +143,15 @@ class TrainingReporter:
         """
         return self._ends.busy
 
-    def begin(self, done: int) -> None:
-        """Start reporting at `done` steps or splits; not called once training is over."""
+    def begin(self, done: int, step: int = 0) -> None:
+        """Start reporting at `done` steps or splits, and this step; not called once training is over."""
         if self._watch is None:
             self._aggregate.note(self._admin.reports())
             self._watch = Ends(self._fit.epochs, done)
             epochs = self._fit.epochs
             if self._ends.wants_state:
                 self._adopt_learning_rates(epochs.under_way(done))
-            self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.steps)
+            self._ends.begin(epochs.under_way(done), step, epochs=epochs.number, steps=epochs.steps)
 
     def restored(self) -> None:
         """Handle a restore, which sets the program's learning rate on the servers; local optimizers keep theirs."""
@@ -178,7 +177,7 @@ class TrainingReporter:
             self._check_monitors()
         waiting = watch.waiting(done)
         if (
-            waiting and not busy and not self.stop_asked and self._has_metrics()
+            waiting and not busy and not self._ends.stop_asked and self._has_metrics()
         ):  # otherwise the epoch ends with the next one: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
@@ -188,14 +187,16 @@ class TrainingReporter:
         Args:
             final: the last state.
             done: number of steps or splits in the last state.
-            early: whether a callback ended training, so the current epoch is incomplete.
+            early: whether a callback ended training. The epoch is incomplete that it has ended at its beginning.
             wait: called repeatedly until the callbacks are done.
         """
         self._done = done
         if (watch := self._watch) is None:
             return
         self._drain(wait)
-        if not early and (waiting := watch.waiting(done, over=True)):
+        stopped = self._ends.open_epoch
+        begun = 0 if stopped is None else stopped + 1 - watch.reported
+        if (waiting := begun if early else watch.waiting(done, over=True)) > 0:
             self._end_epoch(watch, waiting, final.step, lambda: final, following=None)
         self._ends.close(final if self._ends.wants_state else None, averaged=not self._fit.local_optimizers)
         self._drain(wait)

@@ -1,0 +1,78 @@
+"""What callbacks do before the first batch: as in `fit`, or refused with the way out."""
+
+import time
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.checkpoint.state import State
+from tests.support.servers import small
+from tests.training.test_runtime_fit import Drained
+from tests.training.test_runtime_logs import leading, still
+
+# A process connects before it creates its first tensor, so every test here uses the client.
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+
+
+def at(hook: str, change: Any) -> Any:
+    """Return a callback that changes its model in a hook."""
+    import keras
+
+    made: Any = keras.callbacks.LambdaCallback(**{hook: lambda *_: change(made.model)})
+    return made
+
+
+def put(path: str, value: Any) -> Any:
+    """Return a function that sets an attribute of a model by its path."""
+    *names, last = path.split(".")
+
+    def change(model: Any) -> None:
+        owner = model
+        for name in names:
+            owner = owner[int(name)] if name.isdecimal() else getattr(owner, name)
+        setattr(owner, last, value)
+
+    return change
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+def test_an_epoch_that_a_callback_stops_at_its_beginning_has_an_update_and_an_end(client: Any, hook: str) -> None:
+    """`fit` trains one batch of it, and calls `on_epoch_end`."""
+    import keras
+
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    ended: list[Any] = []
+    model = Model(small, still, Objective("sparse_categorical_crossentropy"))
+    admin = leading(model)
+    admin.learning_rates = lambda: [0.0]
+    callbacks = [
+        at(hook, put("stop_training", True)),
+        keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: ended.append((epoch, sorted(logs))),
+            on_train_end=lambda logs: ended.append(sorted(logs)),
+        ),
+    ]
+    reporter = TrainingReporter(
+        lambda: admin, FitOptions(Epochs(10, 4), callbacks=callbacks), ChiefCounters(), steps=40, total=40
+    )
+    state = State(1, model.values(), {}, {})
+    reporter.begin(0)
+    reporter._drain(lambda: time.sleep(0.01))
+    assert [reporter.stops(step) for step in (0, 1)] == [False, True]
+    for _ in range(2):  # the chief repeats it after a loss
+        reporter.finish(state, 1, early=True, wait=lambda: time.sleep(0.01))
+    assert ended == [(0, ["learning_rate", "loss"]), ["learning_rate", "loss"]]
+
+
+def test_an_epoch_that_has_ended_is_the_last_one_if_a_callback_stops_there(client: Any) -> None:
+    """EarlyStopping sets `stop_training` in `on_epoch_end`: no further batch, and no further epoch."""
+    run = Drained([at("on_epoch_end", put("stop_training", True))])
+    assert not run.ends.stops(1)
+    run.end(10, loss=1.0)
+    assert run.ends.stops(10)
+    assert run.ends.open_epoch is None
