@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.errors import final_error
 from tests.support.servers import small
 from tests.training.test_runtime_fit import Drained
 from tests.training.test_runtime_logs import leading, still
@@ -33,6 +34,48 @@ def put(path: str, value: Any) -> Any:
         setattr(owner, last, value)
 
     return change
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_callback_that_sets_a_schedule_is_refused(client: Any, hook: str, scheduled: bool) -> None:
+    """With `fit`, the schedule would train. Here the servers kept the program's rate, without a word."""
+    import keras
+
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+
+    falling = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
+    given = put("optimizer.learning_rate", keras.optimizers.schedules.CosineDecay(0.1, 100))
+
+    def run() -> None:
+        made = Drained([at(hook, given)], optimizer=lambda: keras.optimizers.SGD(falling if scheduled else 0.5))
+        made.end(1, loss=1.0)
+
+    with pytest.raises(CallbackError, match=r"rate to CosineDecay, which .* follow: give a schedule to") as raised:
+        run()
+    assert final_error(raised.value) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("optimizer.weight_decay", 0.5, "the optimizer's weight_decay"),
+        ("optimizer.momentum", 0.5, "the optimizer's momentum"),
+        ("optimizer.clipnorm", 1.0, "the optimizer's clipnorm"),
+        ("layers.0.trainable", False, "which variables are trained"),
+    ],
+)
+def test_a_callback_that_changes_what_only_its_process_has_is_refused(
+    client: Any, path: str, value: Any, words: str
+) -> None:
+    """With `fit`, what it sets before the first batch would train."""
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+
+    for hook in ("on_train_begin", "on_epoch_begin"):
+        with pytest.raises(CallbackError, match=f"a callback has changed {words}.* not follow: set it in") as raised:
+            Drained([at(hook, put(path, value))])
+        assert final_error(raised.value) is not None
+    Drained([at("on_epoch_end", put(path, value))]).end(1, loss=1.0)  # `fit` has traced its step, which stays
 
 
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])

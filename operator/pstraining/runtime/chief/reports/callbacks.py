@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final
 
 import keras
 import numpy as np
@@ -18,6 +17,7 @@ from keras.src.callbacks.callback_list import CallbackList
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import refused
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
+from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE, FixedSettings
 from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.errors import refusing_repeated_errors
@@ -26,8 +26,6 @@ from pstraining.runtime.model.optimizers.optimizer import rate_names
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event
-
-SCHEDULE: Final = keras.optimizers.schedules.LearningRateSchedule
 
 
 class CallbackError(RuntimeError):
@@ -75,6 +73,7 @@ class EpochEnds:
     ) -> None:
         self._model, self._device, self._validation, self._done = model, device, validation, done
         self._optimizer_steps = optimizer_steps
+        self._fixed = FixedSettings.of(model)
         self._restoring = [callback for callback in callbacks if getattr(callback, "restore_best_weights", False)]
         self._callbacks = CallbackList(list(callbacks), add_history=True, model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -177,7 +176,10 @@ class EpochEnds:
         if self._callbacks:
             self._callbacks.set_params({"verbose": 0, **params})
             self._callbacks.on_train_begin()
+            self._fixed.check_all(self._model)
             self._callbacks.on_epoch_begin(epoch)
+            check = self._fixed.check_rates if epoch else self._fixed.check_all  # later ones have no effect in `fit`
+            check(self._model)
 
     def _end(self, end: EpochEnd) -> None:
         if end.state is not None:
@@ -207,6 +209,7 @@ class EpochEnds:
                 self._set_skipped_rates(self._callbacks, end.following)
                 self._begun, self._begun_at = end.following, end.step
                 self._callbacks.on_epoch_begin(end.following)
+            self._fixed.check_rates(self._model)
 
     def _set_skipped_rates(self, callbacks: CallbackList, following: int) -> None:
         """Let LearningRateScheduler set the rates of epochs that were reported together with the one before.

@@ -12,7 +12,8 @@ import numpy as np
 from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_directions, check_monitors
-from pstraining.runtime.chief.reports.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates, scheduled
+from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds, learning_rates, scheduled
+from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
