@@ -207,6 +207,20 @@ def test_schedules_losses_and_layers_need_no_config(client: Any, tmp_path: Any) 
     assert keras.models.load_model(tmp_path / "final.keras").count_params() == 3
 
 
+def test_a_schedule_may_read_the_type_of_the_step(client: Any) -> None:
+    """As in `fit`, the step is a number of TensorFlow, not of Python, also where the logs get the rate."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.reports.callbacks import learning_rates
+
+    class Rises(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        def __call__(self, step: Any) -> Any:
+            return tf.cast(tf.minimum(step, tf.cast(100, step.dtype)), "float32") / 100
+
+    assert learning_rates([keras.optimizers.SGD(Rises())], 50) == {"learning_rate": 0.5}
+
+
 def test_a_schedule_with_a_variable_is_rejected() -> None:
     import keras
 

@@ -239,8 +239,9 @@ def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str,
     found = {}
     for name, optimizer in zip(rate_names(optimizers), optimizers, strict=True):
         rate = getattr(optimizer, "_learning_rate", None)
+        made = tf.constant(step, optimizer._iterations.dtype)  # a schedule may read the type of the step
         with suppress(TypeError, ValueError):
-            found[name] = float(np.asarray(rate(step) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
+            found[name] = float(np.asarray(rate(made) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
     return found
 
 
