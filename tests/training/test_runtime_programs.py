@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.moved_programs import PROGRAMS, STEPS
-from tests.support.servers import Rig
+from tests.support.servers import Rig, small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -74,6 +74,24 @@ def test_a_custom_training_method_can_be_moved_into_a_function(client: Any) -> N
     (wanted,) = program.fitted().get_weights()
     assert wanted.item() == pytest.approx(3.0, abs=1e-3)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("limit", "argument"), [("max_epochs", "epochs"), ("max_steps_per_epoch", "steps")])
+def test_a_limit_of_keras_for_debugging_is_refused(client: Any, limit: str, argument: str) -> None:
+    """`fit` ends after so many epochs or steps. The job trained all of them."""
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    set_limit = getattr(keras.config, f"set_{limit}")
+    set_limit(2)
+    try:
+        with pytest.raises(ModelError, match=rf"KERAS_{limit.upper()}, is 2, .*give the Trainer {argument}$"):
+            Model(small, lambda: keras.optimizers.SGD(0.1), Objective("mse"))
+    finally:
+        set_limit(None)
 
 
 def test_a_custom_compile_is_called_or_rejected() -> None:

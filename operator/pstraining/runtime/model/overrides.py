@@ -20,6 +20,24 @@ EVALUATION: Final = ("test_step", "make_test_function", "evaluate", "compute_met
 """Methods that name the results of an evaluation."""
 
 
+LIMITS: Final = {"max_epochs": "epochs", "max_steps_per_epoch": "steps"}
+"""Limits of Keras for debugging, which `fit` obeys, and the `Trainer`'s arguments that replace them."""
+
+
+def check_limits() -> None:
+    """Refuse Keras's limits for debugging, which would not limit training.
+
+    Raises:
+        ModelError: names the limit and the argument that replaces it.
+    """
+    for name, argument in LIMITS.items():
+        if limit := getattr(keras.config, name, lambda: None)():  # older versions of Keras lack them
+            raise ModelError(
+                f"keras.config.set_{name}, or KERAS_{name.upper()}, is {limit}, and has no effect on workers: leave it "
+                f"out, and give the Trainer {argument}"
+            )
+
+
 def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
     """Refuse methods that the model overrides and that would not be called.
 
