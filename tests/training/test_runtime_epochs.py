@@ -306,6 +306,7 @@ def test_an_epoch_of_assigned_data_is_one_pass_over_it(folder: Path, monkeypatch
         ("TensorBoard", {"log_dir": "t", "update_freq": 10}, "leave out update_freq"),
         ("TensorBoard", {"log_dir": "t", "write_steps_per_second": True}, "leave out write_steps_per_second"),
         ("TerminateOnNaN", {}, "nonFinite"),
+        ("SwapEMAWeights", {}, "leave it out; with use_ema, the model has the averages"),
     ],
 )
 def test_an_unsupported_callback_is_rejected(name: str, arguments: dict[str, Any], words: str) -> None:

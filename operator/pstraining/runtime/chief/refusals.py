@@ -26,7 +26,7 @@ OTHER_HOOKS: Final = tuple(
 )
 REFUSED: Final = {
     "BackupAndRestore": "the chief saves and restores checkpoints",
-    "SwapEMAWeights": "the parameter servers hold the averages",
+    "SwapEMAWeights": "leave it out; with use_ema, the model has the averages at the end of training",
     "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, ends training at such values",
 }
 """Keras's callbacks that do not work on a chief, each with its replacement or the reason."""
