@@ -189,7 +189,7 @@ class InformerCache:
             The job that needs a pass; None if nothing has changed.
         """
         key = _key_of(raw)
-        return key if key is not None and self._put(key, transform(raw)) else None
+        return key if key is not None and self._put(key, raw) else None
 
     def vanished(self, raw: Object) -> Key | None:
         """Remove an object that the watch reports as deleted.
@@ -218,7 +218,7 @@ class InformerCache:
 
     def wrote(self, namespace: str, job: str, written: Object) -> None:
         """Cache the object that our own write returned."""
-        self._put((namespace, job), transform(written))
+        self._put((namespace, job), written)
 
     def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Remove an object that our own delete has removed from the API server."""
@@ -231,16 +231,23 @@ class InformerCache:
         while len(self._tombstones) > TOMBSTONES_MAX:
             self._tombstones.popitem(last=False)
 
-    def _put(self, key: Key, transformed: Object) -> bool:
-        """Store an object unless a newer one is cached; return whether more than its resourceVersion has changed."""
-        metadata, new = transformed["metadata"], _store(transformed)
+    def _put(self, key: Key, raw: Object) -> bool:
+        """Store an object unless it or a newer one is cached; return whether more than its resourceVersion has changed.
+
+        Each of our writes arrives twice: as its answer and as its event. The second one is only compared by version.
+        """
+        metadata = raw["metadata"]
+        ref = (Kind.of(raw), metadata["namespace"], metadata["name"])
+        old_key = self._keys.get(ref)
+        old = self._find(old_key, ref) if old_key is not None else None
+        version = str(metadata.get("resourceVersion", ""))
+        if old is not None and old_key == key and version and (old.uid, old.version) == (metadata["uid"], version):
+            return False
+        new = _store(transform(raw))
         if new.uid in self._tombstones:
             if not _is_later(new.version, self._tombstones[new.uid]):
                 return False
             del self._tombstones[new.uid]
-        ref = (Kind.of(transformed), metadata["namespace"], metadata["name"])
-        old_key = self._keys.get(ref)
-        old = self._find(old_key, ref) if old_key is not None else None
         if old is not None and not _supersedes(new, old):
             return False
         if old_key is not None and old_key != key:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
+from pstraining.controller import informer_cache
 from pstraining.controller.informer_cache import TOMBSTONES_MAX, InformerCache
 from pstraining.controller.transform import transform
 from pstraining.core.actions import Kind
@@ -58,6 +59,30 @@ def test_an_own_write_is_visible_at_once_and_its_event_is_ignored() -> None:
     cache.wrote(*KEY, child(version=5, x="ours"))
     assert data(cache) == [{"x": "ours"}]
     assert cache.observed(child(version=5, x="ours")) is None
+
+
+@pytest.mark.parametrize("event_first", [False, True])
+def test_the_second_of_an_own_writes_answer_and_event_is_only_compared_by_version(
+    event_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = []
+
+    def reduced(raw: dict[str, Any]) -> dict[str, Any]:
+        versions.append(raw["metadata"]["resourceVersion"])
+        return transform(raw)
+
+    monkeypatch.setattr(informer_cache, "transform", reduced)
+    cache = InformerCache()
+    cache.observed(child(version=4, x="theirs"))
+    for version in (5, 6):
+        written = child(version=version, x=f"ours-{version}")
+        if event_first:
+            cache.observed(written)
+        cache.wrote(*KEY, written)
+        assert cache.observed(written) is None
+        assert data(cache) == [{"x": f"ours-{version}"}]
+    assert versions == ["4", "5", "6"]
+    assert cache.observed(child(version=7, x="theirs")) == KEY
 
 
 def test_an_older_event_does_not_undo_our_write() -> None:

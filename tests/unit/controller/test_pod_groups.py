@@ -112,7 +112,8 @@ async def test_a_deleted_group_is_recreated_while_a_pod_waits() -> None:
     bench.seconds += REREAD_SECONDS
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4
-    bench.kube.objects[PLACE]["spec"]["minMember"] = 7
+    changed = bench.kube.objects[PLACE]
+    bench.kube.put({**changed, "spec": {**changed["spec"], "minMember": 7}})
     bench.seconds += REREAD_SECONDS
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4
