@@ -197,19 +197,63 @@ def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
     crew.join()
 
 
+def test_a_server_that_did_not_run_drops_no_live_worker(client: Any) -> None:
+    """When an arbiter runs again, the first request that it reads closes no round without the other workers."""
+    rig = Rig(client, lambda: optimizer("SGD"), ps=1, build=small, workers=2, mode="Sync")
+    rig.start()
+    first, second = batches(2, seed=0), batches(2, seed=1)
+    warm_up(rig, first[:1])
+    Crew(rig, [first[:1], second[:1]]).join()
+    rig.control.client.call(_waited_until(rig, 0.0))
+    rig.control.client.call(_silent_for(rig, 1000.0))
+    assert rig.control.workers_present() == ()
+    alone = threading.Thread(target=lambda: rig.workers[0].step([first[1]]), daemon=True)
+    alone.start()
+    alone.join(0.5)
+    assert alone.is_alive(), "the round waits for the other worker"
+    reply = rig.workers[1].step([second[1]])
+    alone.join(60)
+    assert (reply.applied, reply.step, alone.is_alive()) == (True, 2, False)
+    assert rig.control.workers_present() == (0, 1)
+    rig.control.client.call(_silent_for(rig, 1000.0, worker=1))
+    rig.store.heartbeat(0, 1)
+    assert rig.control.workers_present() == (0,), "the server ran, and only one worker is silent"
+
+
+def _silent_for(rig: Rig, seconds: float, worker: int | None = None) -> Any:
+    """Make the last heartbeat of one worker older, or all, as if the server had not run."""
+    import tensorflow as tf
+
+    def age(shard: Any) -> Any:
+        heard = shard.registry.heard
+        numbers = tf.range(heard.shape[0])
+        older = tf.equal(numbers, numbers if worker is None else worker)
+        return heard.assign_sub(tf.cast(older, tf.float64) * seconds, read_value=False)
+
+    return _changed(rig, age)
+
+
 def _waited_until(rig: Rig, moment: float) -> Any:
     """End the wait for workers whose gradients are missing."""
     import tensorflow as tf
 
+    until = tf.constant(moment, tf.float64)
+    return _changed(rig, lambda shard: shard.mode_state.wait_until.assign(until, read_value=False))
+
+
+def _changed(rig: Rig, change: Callable[[Any], Any]) -> Any:
+    """Return a function that changes a variable of the first server."""
+    import tensorflow as tf
+
     @tf.function  # type: ignore[untyped-decorator]
-    def change() -> Any:
+    def there() -> Any:
         shard = rig.store.shards[0]
         with tf.device(shard.device):
-            done = shard.mode_state.wait_until.assign(tf.constant(moment, tf.float64), read_value=False)
+            done = change(shard)
         with tf.control_dependencies([done]), tf.device(rig.control.client.local):
             return tf.constant(0)
 
-    return change
+    return there
 
 
 def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(

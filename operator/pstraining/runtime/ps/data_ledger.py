@@ -15,7 +15,7 @@ from typing import Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.critical_section import applied, clock, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.messages import (
     ASSIGNED,
     EXHAUSTED,
@@ -90,7 +90,7 @@ class Ledger:
             See `messages.SplitReply`. int64[3].
         """
         held = self.held.read_value()
-        lapsed = (HeldSplit.unpack(held).number > 0) & (registry.heard.read_value() < clock() - RECLAIM_SECONDS)
+        lapsed = (HeldSplit.unpack(held).number > 0) & (registry.heard.read_value() < registry.now() - RECLAIM_SECONDS)
         # Workers in lockstep are always waited for, and keep their splits.
         lapsed &= tf.range(WORKER_SLOTS) >= self._lockstep_workers
         orphan = tf.argmax(tf.cast(lapsed, tf.int32), output_type=tf.int64)

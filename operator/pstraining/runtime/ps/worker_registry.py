@@ -3,6 +3,9 @@
 A worker's incarnation is the time at which its process began, and the newest process of an index counts. Kubernetes may
 run two pods of one index for a while (a node was lost, and returns); the requests of the older one are rejected.
 Every request counts as a heartbeat, and workers send heartbeats once a second in between.
+
+If no worker is heard for longer, this server did not run, or its clock has jumped, and heartbeats may already be there.
+So the time between the requests of any two workers counts as HEARTBEAT_SECONDS at most.
 """
 
 from typing import Final
@@ -48,7 +51,7 @@ class WorkerRegistry:
 
     def list_alive(self) -> Tensor:
         """Emit the indices of the workers that are alive, in ascending order, outside the section. int64[n]."""
-        return tf.where(self.alive())[:, 0]
+        return tf.where(self.present())[:, 0]
 
     # Every method below emits operations on the server's device, inside its critical section.
 
@@ -60,9 +63,19 @@ class WorkerRegistry:
         """Return whether the process began after the registered one of its index. bool[]."""
         return at(self.incarnations, worker) < incarnation
 
+    def now(self) -> Tensor:
+        """Return the time on the server's clock, but at most HEARTBEAT_SECONDS after the last heartbeat. float64[]."""
+        return self._counted(clock())
+
+    def _counted(self, time: Tensor) -> Tensor:
+        return tf.minimum(time, tf.reduce_max(self.heard.read_value()) + HEARTBEAT_SECONDS)
+
     def touch(self, worker: Tensor) -> Operation:
-        """Record that the worker is alive."""
-        return put(self.heard, worker, clock())
+        """Record that the worker is alive; the time that `now` leaves out makes no other worker silent."""
+        time = clock()
+        uncounted = tf.fill([WORKER_SLOTS], time - self._counted(time))
+        with tf.control_dependencies([self.heard.assign_add(uncounted, read_value=False)]):
+            return put(self.heard, worker, time)
 
     def record_report(self, worker: Tensor, report: Tensor) -> list[Operation]:
         """Record that the worker is alive, and store its report."""
@@ -85,6 +98,12 @@ class WorkerRegistry:
         return tf.cond(self.is_current(worker, incarnation), leave, not_applied)
 
     def alive(self) -> Tensor:
-        """Return which workers are registered and have a recent heartbeat. bool[WORKER_SLOTS]."""
-        recent = self.heard.read_value() > clock() - LAPSE_SECONDS
-        return recent & tf.not_equal(self.incarnations.read_value(), 0)
+        """Return which workers are registered and have a recent heartbeat; for a worker. bool[WORKER_SLOTS]."""
+        return self._heard_since(self.now() - LAPSE_SECONDS)
+
+    def present(self) -> Tensor:
+        """Return what `alive` does for the chief, which may be alone: then all workers lapse. bool[WORKER_SLOTS]."""
+        return self._heard_since(clock() - LAPSE_SECONDS)
+
+    def _heard_since(self, moment: Tensor) -> Tensor:
+        return (self.heard.read_value() > moment) & tf.not_equal(self.incarnations.read_value(), 0)

@@ -78,6 +78,6 @@ def not_waiting(shard: Shard, pause: Pause) -> Tensor:
 
     def body() -> Tensor:
         fence = field(shard.record.read_value(), RecordField.FENCE)
-        return tf.where(shard.registry.alive() & ~pause.is_seen(fence))[:, 0]
+        return tf.where(shard.registry.present() & ~pause.is_seen(fence))[:, 0]
 
     return critical(shard.device, shard.container, [], body)
