@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pstraining.api.codec_sizes import encoded
 from pstraining.api.training import Codec as Name
-from tests.support.servers import SESSION, Rig, batches, large
+from tests.support.servers import GENERATION, SESSION, Rig, batches, large
 from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
 
@@ -350,5 +350,48 @@ def test_a_lost_reply_costs_no_residual(client: Any, monkeypatch: pytest.MonkeyP
     assert updates.step(pending).step == 2
     ((_, residual),) = left
     for held, expected in zip(compressor._residuals, residual.vectors, strict=True):
+        for one, other in zip(held, expected, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("layout", ["the same", "another"])
+def test_in_async_a_lost_reply_costs_no_residual(client: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers have applied the update. Its residual is sent with the next one, also if its functions are prepared
+    again, or its gradient is computed again for another layout.
+    """
+    import keras
+
+    from pstraining.runtime.transport.client import ShardLostError
+
+    compression = {"push": "OneBit", "pull": "None"}
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=PS, build=large, compression=compression)
+    rig.start()
+    updates, (first, second) = rig.workers[0], batches(2)
+    rig.train([first])
+    compressor, residuals = updates._compressor, list[Any]()
+    encode, send = compressor.encode, updates._sent
+
+    def encoded(*given: Any) -> Any:
+        parts, residual = encode(*given)
+        residuals.append(residual)
+        return parts, residual
+
+    def lost(*given: Any) -> Any:
+        send(*given)
+        raise ShardLostError("UNAVAILABLE: the reply is lost", client.connection)
+
+    monkeypatch.setattr(compressor, "encode", encoded)
+    monkeypatch.setattr(updates, "_sent", lost)
+    pending = [second]
+    with pytest.raises(ShardLostError):
+        updates.step(pending)
+    monkeypatch.setattr(updates, "_sent", send)
+    if layout == "another":
+        updates._worker_progress.belongs_to = GENERATION, 0
+    else:
+        updates.warm_up(pending)  # as after the loss of a server for which nothing is prepared yet
+    updates.start_session(SESSION)
+    assert updates.step(pending).step == 2
+    for held, expected in zip(compressor._residuals, residuals[0].vectors, strict=True):
         for one, other in zip(held, expected, strict=True):
             np.testing.assert_array_equal(one.numpy(), other.numpy())

@@ -42,9 +42,11 @@ class UpdateReply(NamedTuple, Generic[Number]):
     """Updates applied on the server."""
     ahead: Number
     """Updates by which the worker is ahead of the slowest live worker; 0 without a bound. `PAUSED` in a pause."""
+    is_new: Number
+    """1 if the server had not accepted this update before."""
 
     def pack(self) -> Tensor:
-        """Emit the reply on the server. int64[4]."""
+        """Emit the reply on the server. int64[5]."""
         return tf.stack([tf.cast(field, tf.int64) for field in self])
 
     @staticmethod
@@ -69,6 +71,8 @@ class PushResult(NamedTuple, Generic[Number]):
     """Updates applied on the first server."""
     ahead: Number
     """Updates by which the worker is ahead of the slowest live worker; 0 without a bound."""
+    is_new: Number
+    """1 if the first server had not accepted the update before."""
     loss: Number
     """Mean loss over the update's samples."""
     finite: Number
@@ -80,13 +84,14 @@ class PushResult(NamedTuple, Generic[Number]):
 
     @staticmethod
     def pack(replies: Sequence[UpdateReply[Tensor]], stats: Tensor, version: Tensor | None) -> Tensor:
-        """Emit the result on the worker from the servers' replies, the first server's first. float64[8]."""
+        """Emit the result on the worker from the servers' replies, the first server's first. float64[9]."""
         first = replies[0]
         numbers = [
             tf.reduce_min(tf.stack([reply.accepted for reply in replies])),
             tf.reduce_max(tf.stack([reply.done for reply in replies])),
             first.step,
             first.ahead,
+            first.is_new,
         ]
         gradient = GradientStats.read(stats)
         fields = [*numbers, gradient.loss, gradient.finite, tf.constant(-1) if version is None else version]
@@ -95,7 +100,7 @@ class PushResult(NamedTuple, Generic[Number]):
 
     @staticmethod
     def empty() -> Tensor:
-        """Emit a result of zeros. float64[8]."""
+        """Emit a result of zeros. float64[9]."""
         return tf.zeros([len(PushResult._fields)], tf.float64)
 
     @staticmethod

@@ -150,7 +150,7 @@ class OverlappedUpdates(AsyncUpdates):
         """Push the gradient, and read each server's parameters after it; see `_emit_updates`.
 
         Returns:
-            The `PushResult`, float64[8], and one vector per segment of every server, on the device that computes. They
+            The `PushResult`, float64[9], and one vector per segment of every server, on the device that computes. They
             contain the updates up to the result's step, and perhaps later ones of other workers.
         """
         replies, standbys = self._emit_updates(fmt, stats, parts, rows, (session, identity, what))

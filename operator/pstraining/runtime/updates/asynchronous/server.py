@@ -40,7 +40,7 @@ def push(
         state_weight: see `StateBlend.weight`; None if vectors of state are changes.
 
     Returns:
-        The `UpdateReply`. int64[4].
+        The `UpdateReply`. int64[5].
     """
 
     load = [list(gradient.vectors), list(gradient.rows)]
@@ -72,7 +72,7 @@ def push(
         with tf.control_dependencies([added]):
             ahead = tf.cond(allowed, move_on, not_applied)
             return UpdateReply(
-                allowed, field(record, RecordField.DONE), field(record, RecordField.STEP) + added, ahead
+                allowed, field(record, RecordField.DONE), field(record, RecordField.STEP) + added, ahead, is_new
             ).pack()
 
     return critical(

@@ -136,13 +136,13 @@ class AsyncUpdates(BoundUpdates):
         """Trace the functions of all formats, in a session that never exists; not needed if one call is a step."""
         if len(self._formats) == 1 and self._is_one_call(batches, 0):
             return
-        self.start_session(NO_SESSION)
-        gradient = self._computer.compute(batches)
-        self._compressor.warm_up(gradient.vectors)
-        for fmt in range(len(self._formats)):
-            self._worker_progress.encoded = None
-            self._push_or_resend(batches, fmt, None)
-        self._worker_progress.encoded = self._worker_progress.computed = None
+        with self._worker_progress.unchanged():  # servers may have applied its update, whose reply was lost
+            self.start_session(NO_SESSION)
+            gradient = self._computer.compute(batches)
+            self._compressor.warm_up(gradient.vectors)
+            for fmt in range(len(self._formats)):
+                self._worker_progress.encoded = None
+                self._push_or_resend(batches, fmt, None)
 
     def trace(self, batches: Sequence[Batch]) -> None:
         """See `BoundUpdates`; includes functions that cannot be run without an effect."""
@@ -178,6 +178,7 @@ class AsyncUpdates(BoundUpdates):
         worker_progress.held = None
         belongs_to = session.generation, self._store.fingerprint
         if belongs_to != worker_progress.belongs_to:  # vectors that were sent in another layout have other borders
+            worker_progress.former = worker_progress.former or worker_progress.encoded
             worker_progress.belongs_to, worker_progress.encoded = belongs_to, None
             worker_progress.computed = None
         self._session = self._session_tensor(session)
@@ -189,11 +190,11 @@ class AsyncUpdates(BoundUpdates):
             if over := self._wait_for_permission():
                 return over
             worker_progress.number, worker_progress.sent = worker_progress.number + 1, batches
-            worker_progress.encoded = None
+            worker_progress.encoded = worker_progress.former = None
         started = time.perf_counter()
         result, residual, fmt = self._push_or_resend(batches, self._selector.current, progress)
-        if result.accepted and result.finite and not result.overflowed:
-            self._compressor.commit_residual(residual)
+        if result.accepted:
+            self._commit_residual(result, residual)
         if result.accepted and self._scale and not self._moves:
             self._scale.advance(tf.constant(bool(result.overflowed)))
         if result.accepted:
@@ -210,6 +211,16 @@ class AsyncUpdates(BoundUpdates):
             staleness=max(0, int(result.step - result.version) - 1),
             ahead=worker_progress.ahead,
         )
+
+    def _commit_residual(self, result: PushResult[float], residual: Residual) -> None:
+        """Commit the residual of an accepted update, as the servers have applied it: maybe in a former layout."""
+        former, self._worker_progress.former = self._worker_progress.former, None
+        if former is not None and not result.is_new:
+            residual, is_applied = former.residual, former.is_applied
+        else:
+            is_applied = bool(result.finite) and not result.overflowed
+        if is_applied:
+            self._compressor.commit_residual(residual)
 
     def _push_or_resend(
         self, batches: Sequence[Batch], fmt: int, progress: SplitPosition | None
@@ -299,7 +310,7 @@ class AsyncUpdates(BoundUpdates):
         return version, self._store.emit_hold(self._client.to_compute(vectors))
 
     def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
-        """Emit an `UpdateReply` without an update. int64[4]."""
+        """Emit an `UpdateReply` without an update. int64[5]."""
         first = self._store.shards[0]
 
         def body(session: Tensor, identity: Tensor) -> Tensor:
@@ -307,7 +318,8 @@ class AsyncUpdates(BoundUpdates):
             allowed = first.in_session(record, session) & first.registry.is_current(*sender)
             fence = field(record, RecordField.FENCE)
             ahead = tf.cond(allowed, lambda: ask(Clocks.of(first), sender.worker, fence), not_applied)
-            return UpdateReply(allowed, field(record, RecordField.DONE), field(record, RecordField.STEP), ahead).pack()
+            done, step = field(record, RecordField.DONE), field(record, RecordField.STEP)
+            return UpdateReply(allowed, done, step, ahead, not_applied()).pack()
 
         return self._client.to_local(critical(first.device, first.container, [session, identity], body))
 
@@ -345,12 +357,12 @@ class AsyncUpdates(BoundUpdates):
         what: Tensor,
         version: Tensor | None = None,
     ) -> Tensor:
-        """Push the gradient to every server and standby; return the `PushResult`. float64[8]."""
+        """Push the gradient to every server and standby; return the `PushResult`. float64[9]."""
         replies, standbys = self._emit_updates(fmt, stats, parts, rows, (session, identity, what))
         return self._emit_result(stats, [*replies, *standbys], version)
 
     def _emit_result(self, stats: Tensor, replies: Sequence[Tensor], version: Tensor | None = None) -> Tensor:
-        """Return the `PushResult` of all replies, the first server's first. float64[8]."""
+        """Return the `PushResult` of all replies, the first server's first. float64[9]."""
         first, size = replies[0], len(UpdateReply._fields)
         if version is not None:  # it travels with the reply: every tensor that crosses is a round trip
             with tf.device(self._store.shards[0].device):
@@ -363,7 +375,7 @@ class AsyncUpdates(BoundUpdates):
     def _emit_updates(
         self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, who: tuple[Tensor, Tensor, Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Push the gradient; return the `UpdateReply` of every server, and those of the standbys. int64[4] each.
+        """Push the gradient; return the `UpdateReply` of every server, and those of the standbys. int64[5] each.
 
         Args:
             fmt: the wire format.
