@@ -131,3 +131,38 @@ def test_each_interruption_is_followed_by_the_event(monkeypatch: pytest.MonkeyPa
     found._changed.set()
     assert reported.get(timeout=60) == "failover_ready"
     assert updates.dry_runs == 2
+
+
+def test_a_worker_is_settled_once_its_functions_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is settled once its functions are prepared over the present connection, with all members in sync."""
+    prepares, reported = threading.Event(), threading.Event()
+    monkeypatch.setattr(router, "event", lambda name, **_: reported.set())
+
+    class Held(Updates):
+        """Its dry runs wait."""
+
+        def dry_run(self, batches: Any) -> None:
+            prepares.wait(60)
+
+    def is_settled() -> bool:
+        return found.settled
+
+    found = router_of(monkeypatch, Held(), incremental=False)
+    found._current = ((0, 1),)
+    assert not is_settled(), "nothing is prepared yet"
+    found.warm_up(lambda: [])
+    assert not is_settled(), "the first function is under way"
+    prepares.set()
+    assert reported.wait(60)
+    assert is_settled()
+    changes: list[tuple[Any, str, Any]] = [
+        (found._store.client, "connection", 2),
+        (found, "_has_learners", True),
+        (found, "_current", ((0,),)),
+    ]
+    for changed, name, value in changes:
+        former = getattr(changed, name)
+        setattr(changed, name, value)
+        assert not is_settled(), name
+        setattr(changed, name, former)
+        assert is_settled()

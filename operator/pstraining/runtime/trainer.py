@@ -360,7 +360,7 @@ class Trainer:
             options,
             check_abort=check_abort,
             stop=stop,
-            may_be_renewed=lambda quiet: renewal.is_due(client.connection, whole=quiet),
+            may_be_renewed=lambda quiet: renewal.is_due(client.connection, settled=quiet),
             epoch=renewal.kept.epoch,
         )
 

@@ -38,7 +38,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize(
-    ("connections", "turn", "quiet", "whole", "due"),
+    ("connections", "turn", "quiet", "settled", "due"),
     [
         (2, 1, 999.0, True, False),
         (3, 1, 60.0, True, False),
@@ -56,23 +56,23 @@ print(json.dumps({
     ],
 )
 def test_processes_take_turns_when_it_is_quiet_and_not_too_late(
-    connections: int, turn: int, quiet: float, whole: bool, due: bool
+    connections: int, turn: int, quiet: float, settled: bool, due: bool
 ) -> None:
-    assert is_due(connections, each=3, turn=turn, quiet=quiet, whole=whole) is due
+    assert is_due(connections, each=3, turn=turn, quiet=quiet, settled=settled) is due
 
 
 def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
     now = [0.0]
     own = Renewal(clock=lambda: now[0])
-    assert not own.is_due(0, whole=True)
-    assert not own.is_due(3, whole=True)
+    assert not own.is_due(0, settled=True)
+    assert not own.is_due(3, settled=True)
     now[0] = 74.0
-    assert not own.is_due(4, whole=True)
+    assert not own.is_due(4, settled=True)
     now[0] = 75.0
-    assert not own.is_due(4, whole=True)
+    assert not own.is_due(4, settled=True)
     now[0] = 74.0 + 75.0
-    assert own.is_due(4, whole=True)
+    assert own.is_due(4, settled=True)
 
 
 def test_connections_before_the_first_step_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,13 +80,13 @@ def test_connections_before_the_first_step_do_not_count(monkeypatch: pytest.Monk
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
     now = [0.0]
     own = Renewal(clock=lambda: now[0])
-    assert not own.is_due(3, whole=True)
+    assert not own.is_due(3, settled=True)
     now[0] = 1000.0
-    assert not own.is_due(5, whole=True)
+    assert not own.is_due(5, settled=True)
     now[0] = 2000.0
-    assert not own.is_due(6, whole=True)
+    assert not own.is_due(6, settled=True)
     now[0] = 3000.0
-    assert own.is_due(6, whole=True)
+    assert own.is_due(6, settled=True)
 
 
 def test_handed_over_state_is_only_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +144,14 @@ def test_a_program_that_cannot_be_rerun_is_reported_once_and_checked_once_per_co
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", why_not)
     monkeypatch.setattr(renewal, "QUIET_SECONDS", -renewal.TURN_SECONDS)
     own = Renewal()
-    own.is_due(0, whole=True)
-    assert not any(own.is_due(connections, whole=True) for connections in (0, 1, 2, 3, 3, 3, 4))
+    own.is_due(0, settled=True)
+    assert not any(own.is_due(connections, settled=True) for connections in (0, 1, 2, 3, 3, 3, 4))
     assert len(asked) == 2
     assert capsys.readouterr().out.count("not_renewed") == 1
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
-    assert own.is_due(5, whole=True)
+    assert own.is_due(5, settled=True)
     for other in (Renewal(enabled=False), Renewal(chief=True)):
-        assert not any(other.is_due(connections, whole=True) for connections in (0, 5))
+        assert not any(other.is_due(connections, settled=True) for connections in (0, 5))
 
 
 def _run(arguments: list[str], folder: Path, *, text: str = "", pass_fds: tuple[int, ...] = ()) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ class Kept:
     """The worker's status as a witness, see `replication.witness`: for the chief the incarnation is unchanged."""
 
 
-def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool = True) -> bool:
+def is_due(connections: int, *, each: int, turn: int, quiet: float, settled: bool = True) -> bool:
     """Return whether a process is to be renewed.
 
     Args:
@@ -78,12 +78,14 @@ def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool 
         each: number of connections after which the process is renewed as soon as the job is quiet.
         turn: the process's turn: 0 for the chief, then one for each worker.
         quiet: seconds since the last connection.
-        whole: whether all members are in sync. While a member is missing, twice as many connections are allowed.
+        settled: whether all members are in sync, and the process prepares no functions for a failure: it would train
+            nothing until the function under way is prepared, and prepare all of them again. Otherwise, twice as many
+            connections are allowed.
     """
     latest = LATEST * each - turn % each
-    if connections >= (latest if whole else 2 * latest):
+    if connections >= (latest if settled else 2 * latest):
         return True
-    return whole and connections >= each and quiet >= QUIET_SECONDS + turn % TURNS * TURN_SECONDS
+    return settled and connections >= each and quiet >= QUIET_SECONDS + turn % TURNS * TURN_SECONDS
 
 
 class Program:
@@ -158,7 +160,7 @@ class Renewal:
         """The worker's witness, whose status is kept; None on a chief."""
         self._leave: Callable[[], None] = lambda: None
 
-    def is_due(self, connections: int, *, whole: bool) -> bool:
+    def is_due(self, connections: int, *, settled: bool) -> bool:
         """Return whether the process is to be renewed now; report a reason that prevents it once.
 
         Connections before the first call do not count: a process that waits for its servers has traced no step.
@@ -169,7 +171,7 @@ class Renewal:
         if connections != self._connections:
             self._connections, self._since = connections, self._clock()
         quiet = self._clock() - self._since
-        now = is_due(connections, each=self._each, turn=self._turn, quiet=quiet, whole=whole)
+        now = is_due(connections, each=self._each, turn=self._turn, quiet=quiet, settled=settled)
         if not (self._enabled and now) or connections == self._refused_at:
             return False
         why_not = PROGRAM.why_not_again()

@@ -54,9 +54,9 @@ class LayoutRouter:
         return self._current.first
 
     @property
-    def whole(self) -> bool:
-        """Return whether the current assignment has all members, all in sync."""
-        return self._current.whole
+    def settled(self) -> bool:
+        """Return whether the current assignment has all members in sync, and the next failure is prepared for."""
+        return self._current.settled
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Return the store and the updates for the active view, if there is one, of the next layout as well."""

@@ -256,7 +256,7 @@ class Worker:
             self._reports.step(result.step, result.loss, result.staleness)
             if self._training.is_over(result.step):  # the chief ends the job; until then no step is left
                 return False
-            if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
+            if self._pending is None and self._renewal.is_due(self._client.connection, settled=self._where.settled):
                 raise RenewalDueError
 
     def _draw(self) -> UpdateBatches:

@@ -31,8 +31,8 @@ class Router(Protocol):
         """Return the first store and updates."""
 
     @property
-    def whole(self) -> bool:
-        """Return whether every member of every shard is in sync."""
+    def settled(self) -> bool:
+        """Return whether every member of every shard is in sync, and no function is left to be prepared."""
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Return the current store and updates; None if there are none yet, and the caller retries later.
@@ -70,7 +70,7 @@ class StaticRouter:
     """Routes to the only member of each shard."""
 
     def __init__(self, store: ParameterStore, updates: Updates) -> None:
-        self.first, self.whole = (store, updates), True
+        self.first, self.settled = (store, updates), True
         self._warmed_up = False
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
@@ -100,6 +100,8 @@ class FailoverRouter:
         self._has_learners = False
         """Whether the current assignment contains learners."""
         self._batches: Sequence[Batch] = ()
+        self._prepared: tuple[Assignment, int] | None = None
+        """The assignment and the connection with the functions for each anticipated failure."""
         self._changed = threading.Event()
         """Set when there may be functions to prepare."""
         self._closed = threading.Event()
@@ -142,9 +144,10 @@ class FailoverRouter:
             self._preparation.join(CLOSE_SECONDS)
 
     @property
-    def whole(self) -> bool:
-        """Return whether the current assignment has all members, all in sync."""
-        return not self._has_learners and not self._is_member_missing()
+    def settled(self) -> bool:
+        """Return whether the current assignment has all members in sync, and the next failure is prepared for."""
+        is_whole = not self._has_learners and not self._is_member_missing()
+        return is_whole and self._prepared == (self._current, self._store.client.connection)
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
         """Return the store and the updates for the active view, if there is one."""
@@ -181,6 +184,7 @@ class FailoverRouter:
             if self._closed.is_set():
                 return
             connection, has_learners = self._store.client.connection, self._has_learners
+            current = self._current
             try:
                 anticipated = self._next(has_learners=has_learners)
                 due = [f for f in anticipated if dry_run_on.get(f) != connection]
@@ -197,6 +201,7 @@ class FailoverRouter:
                     if self._closed.is_set() or self._changed.wait(half):
                         break
                 else:
+                    self._prepared = current, connection
                     # Also after an interruption that has left nothing to prepare: it is reported after each of them.
                     if anticipated and not has_learners:
                         event("failover_ready", losses=len(anticipated))
