@@ -11,7 +11,7 @@ import pytest
 
 import pstraining
 from pstraining.runtime.replication import renewal
-from pstraining.runtime.replication.renewal import ENV_KEPT, Kept, Renewal, is_due, taken
+from pstraining.runtime.replication.renewal import ENV_KEPT, Kept, Renewal, is_another_away, is_due, taken
 
 PROGRAM = """
 import json, os, signal, socket, sys
@@ -87,6 +87,41 @@ def test_connections_before_the_first_step_do_not_count(monkeypatch: pytest.Monk
     assert not own.is_due(6, settled=True)
     now[0] = 3000.0
     assert own.is_due(6, settled=True)
+
+
+def test_a_worker_is_not_renewed_while_another_one_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for another turn, and asks again then. At last it waits no longer."""
+    monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
+    now, away, asked = [0.0], [True], list[float]()
+
+    def is_another_away() -> bool:
+        asked.append(now[0])
+        return away[0]
+
+    def due_at(moment: float, connections: int) -> bool:
+        now[0] = moment
+        return own.is_due(connections, settled=True, is_another_away=is_another_away)
+
+    own = Renewal(clock=lambda: now[0])
+    assert not any(due_at(moment, 0 if not moment else 3) for moment in (0.0, 1.0, 75.0, 76.0, 77.0))
+    assert asked == [76.0]
+    away[0] = False
+    assert not due_at(76.0 + 74.0, 3)
+    assert due_at(76.0 + 75.0, 3)
+    away[0], asked[:] = True, []
+    assert not any(due_at(moment, 24) for moment in (200.0, 201.0, 214.0, 215.0))
+    assert asked == [200.0, 215.0]
+    away[0] = False
+    assert due_at(230.0, 24)
+    away[0] = True
+    assert due_at(231.0, 48)
+
+
+@pytest.mark.parametrize(
+    ("registered", "away"), [([5, 6, 7, 0], False), ([5, 0, 7, 0], True), ([5, 6, 0, 8], True), ([5, 6, 7], False)]
+)
+def test_a_worker_of_the_job_that_has_deregistered_is_away(registered: list[int], away: bool) -> None:
+    assert is_another_away(registered, 3) is away
 
 
 def test_handed_over_state_is_only_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,6 @@ class StoreAdmin:
         self._reports = self._on_first(registry.read_reports)
         self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
         self._alive = self._on_first(registry.list_alive)
-        self._registered = self._on_first(registry.incarnations.read_value)
 
     def raise_fence(self, shards: Sequence[ShardRecord], fence: int) -> None:
         """Raise every server's fence to `fence`.
@@ -261,8 +260,7 @@ class StoreAdmin:
 
     def registered(self) -> Array:
         """Return the incarnation of each worker that is registered on the first server, by index; 0: none."""
-        found: Array = self.client.call(self._registered)
-        return found
+        return self.store.registered()
 
     def mark_owned(self) -> None:
         """Mark the state as owned by the runtime on all servers: their launchers keep it when a new chief starts."""

@@ -113,6 +113,7 @@ class ParameterStore:
         self._deregister = tf.function(self._on_each(lambda shard, *sender: shard.deregister(*sender)), autograph=False)
         self._assign_split = tf.function(self._emit_assign_split, autograph=False)
         self._heartbeat = tf.function(self._emit_heartbeat, autograph=False)
+        self._registered = tf.function(self._emit_registered, autograph=False)
 
     def for_assignment(self, assignment: Assignment) -> "ParameterStore":
         """Return a store of the same parameters with some members of each shard, its primary first."""
@@ -143,6 +144,11 @@ class ParameterStore:
     def register(self, worker: int, incarnation: int) -> bool:
         """Register this worker; return False if a newer process has the index."""
         return bool(self.client.call(self._register, int64(worker), int64(incarnation)).all())
+
+    def registered(self) -> partition.Array:
+        """Return the incarnation of each worker that is registered on the first server, by index; 0: none."""
+        found: partition.Array = self.client.call(self._registered)
+        return found
 
     def heartbeat(self, worker: int, incarnation: int, report: str = "") -> None:
         """Send a heartbeat with a report."""
@@ -284,6 +290,12 @@ class ParameterStore:
     def _emit_heartbeat(self, *sender: Tensor) -> list[Tensor]:
         firsts = [self.shards[0], *self.standbys_of[0]]
         return [self.client.to_local(shard.heartbeat(*sender)) for shard in firsts]
+
+    def _emit_registered(self) -> Tensor:
+        first = self.shards[0]
+        with tf.device(first.device):
+            found = first.registry.incarnations.read_value()
+        return self.client.to_local(found)
 
     def _on_each(self, emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return a function that stacks, on this task, the result of `emit` on every member in use."""

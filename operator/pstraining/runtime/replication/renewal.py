@@ -9,13 +9,14 @@ Imports no TensorFlow.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,6 +89,16 @@ def is_due(connections: int, *, each: int, turn: int, quiet: float, settled: boo
     return settled and connections >= each and quiet >= QUIET_SECONDS + turn % TURNS * TURN_SECONDS
 
 
+def is_another_away(registered: Sequence[int], workers: int) -> bool:
+    """Return whether a worker of the job has deregistered, as one that is being renewed has.
+
+    Args:
+        registered: the incarnation of each index's registered process; 0: none.
+        workers: the job's number of workers.
+    """
+    return not all(registered[:workers])
+
+
 class Program:
     """The program, environment and open files that this process was started with; create it before TensorFlow loads."""
 
@@ -154,16 +165,22 @@ class Renewal:
         self._clock, self._connections, self._since = clock, 0, clock()
         self._at_start: int | None = None
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
-        self._reported, self._refused_at = "", 0
+        self._reported, self._refused_at, self._postponed_until = "", 0, -math.inf
         self.kept = taken()
         self.witness: Witness | None = None
         """The worker's witness, whose status is kept; None on a chief."""
         self._leave: Callable[[], None] = lambda: None
 
-    def is_due(self, connections: int, *, settled: bool) -> bool:
+    def is_due(self, connections: int, *, settled: bool, is_another_away: Callable[[], bool] = lambda: False) -> bool:
         """Return whether the process is to be renewed now; report a reason that prevents it once.
 
         Connections before the first call do not count: a process that waits for its servers has traced no step.
+
+        Args:
+            connections: number of connections of this process.
+            settled: see `renewal.is_due`.
+            is_another_away: returns whether another worker trains nothing now; called if this one is to be renewed,
+                which then waits for another turn. Twice the latest number of connections ends that wait.
         """
         if self._at_start is None:
             self._at_start = connections
@@ -172,7 +189,11 @@ class Renewal:
             self._connections, self._since = connections, self._clock()
         quiet = self._clock() - self._since
         now = is_due(connections, each=self._each, turn=self._turn, quiet=quiet, settled=settled)
-        if not (self._enabled and now) or connections == self._refused_at:
+        if not (self._enabled and now) or connections == self._refused_at or self._clock() < self._postponed_until:
+            return False
+        if connections < 2 * LATEST * self._each and is_another_away():
+            self._since = self._clock()
+            self._postponed_until = self._since + TURN_SECONDS
             return False
         why_not = PROGRAM.why_not_again()
         self._refused_at = connections if why_not else 0  # the check reads every thread, and is called between steps

@@ -13,6 +13,7 @@ from typing import Final
 import tensorflow as tf
 
 from pstraining.api.training import NonFinite
+from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.data.batches import AssignedBatches, Batches, DatasetBatches, EndOfDataError, UpdateBatches
 from pstraining.runtime.data.divided import DividedData
@@ -24,7 +25,7 @@ from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.messages import ASSIGNED, SESSION_OVER
 from pstraining.runtime.ps.worker_registry import HEARTBEAT_SECONDS
 from pstraining.runtime.replication import encoding
-from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
+from pstraining.runtime.replication.renewal import Renewal, RenewalDueError, is_another_away
 from pstraining.runtime.telemetry import aggregation
 from pstraining.runtime.telemetry.counters import WorkerCounters
 from pstraining.runtime.telemetry.events import event
@@ -256,8 +257,14 @@ class Worker:
             self._reports.step(result.step, result.loss, result.staleness)
             if self._training.is_over(result.step):  # the chief ends the job; until then no step is left
                 return False
-            if self._pending is None and self._renewal.is_due(self._client.connection, settled=self._where.settled):
+            if self._pending is None and self._renewal.is_due(
+                self._client.connection, settled=self._where.settled, is_another_away=self._is_another_away
+            ):
                 raise RenewalDueError
+
+    def _is_another_away(self) -> bool:
+        registered = self._store.registered().tolist()
+        return is_another_away(registered, clusters.number_of_workers(self._client.cluster))
 
     def _draw(self) -> UpdateBatches:
         """Return the batches that were drawn ahead, else the next ones of the data."""
