@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kube import Kube, Object, job_condition, wait_for
-from tests.support.scripted_program import PROGRAM, Puppet, template
+from tests.support.scripted_program import PROGRAM, Puppet, share, template
 from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
@@ -16,6 +16,8 @@ WHOLE = 1024
 """Mi that the server needs, and its maximum; it starts with a quarter."""
 USED = 850
 """Mi that the server fills in the end."""
+PARAMETERS = 150
+"""Mi of parameters, which the servers share."""
 GROWING = """
 import os, pathlib, threading, time
 first = (pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/memory"))
@@ -75,6 +77,42 @@ def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
     assert "MemoryDoubled" not in reasons
     with capsys.disabled():
         print(f"\nlimits in Mi: {[limit >> 20 for limit in sorted(limits)]}; {sizing['message']} {sizing}")
+
+
+@pytest.mark.minutes
+def test_a_server_is_added_at_half_of_the_largest_memory_limit(kube: Kube, namespace: str, shared: Path) -> None:
+    servers = 'len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])'
+    program = GROWING.replace("import os,", "import json, os,").replace("USED", f"{PARAMETERS} // {servers}") + PROGRAM
+    server = {"limits": {"memory": "256Mi"}}
+    saves = shared / f"{namespace}-saves"
+    saves.mkdir()
+    share(kube, namespace, "saves", saves)
+    puppet = Puppet.make(
+        kube,
+        namespace,
+        "job",
+        shared,
+        ps={"replicas": 1, "resources": server},
+        worker={"replicas": 1, "template": template("job", program)},
+        checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "saves"}}},
+        autoscaling={
+            "mode": "Full",
+            "rolePolicies": [{"role": "ps", "maxAllowed": {"memory": "256Mi"}, "maxReplicas": 4}],
+        },
+    )
+    puppet.wait_phase("Running")
+    before = restarts_by_uid(puppet)
+    wait_for(lambda: puppet.status().get("ps", {}).get("summary") == "2/2", f"two servers; {puppet.job()}", 240)
+    wait_for(lambda: (job_condition(puppet.job(), "Rescaling") or {}).get("reason") == "Rescaled", "the change", 120)
+    (sizing,) = [s for s in puppet.status()["autoscaling"] if s["role"] == "ps"]
+    assert sizing["grownReplicas"] == 2
+    assert "of the largest memory limit that it may have: ps.replicas 1 -> 2." in sizing["message"]
+    assert (puppet.job() or {})["spec"]["ps"]["replicas"] == 1, "the spec stays as its user wrote it"
+    servers_before = {p["metadata"]["uid"] for p in puppet.pods("ps")} & before.keys()
+    assert len(servers_before) == 1, "the first server's pod stays"
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
+    assert "ServersAdded" in [e["reason"] for e in kube.list("Event", namespace) if e["regarding"]["name"] == "job"]
 
 
 def restarts_by_uid(puppet: Puppet) -> dict[str, int]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.test_scaling_hot import containers, has
 from tests.support.examples import Example
-from tests.support.hot_standby import SPEC
+from tests.support.hot_standby import ONE_SHARD, SPEC
 from tests.support.kube import Kube, job_condition, wait_for
 from tests.support.soak_marks import in_all, some
 
@@ -24,6 +24,38 @@ def is_rescaled(example: Example, shards: int) -> bool:
     """Whether the change has ended, and the job has this number of shards."""
     job = example.job()
     return bool(job_condition(job, "Rescaling")["reason"] == "Rescaled" and len(job["status"]["shards"]) == shards)
+
+
+def peak(example: Example) -> int:
+    """Return the measured peak of the servers' memory in Mi; 0 before the first measurement."""
+    found = (s for s in example.job()["status"].get("autoscaling") or () if s["role"] == "ps")
+    return int(next((s.get("peakMemory") or "0Mi" for s in found), "0Mi").removesuffix("Mi"))
+
+
+@in_all("tests/e2e/test_autoscaling.py::test_a_server_is_added_at_half_of_the_largest_memory_limit")
+@pytest.mark.timeout(1800)
+@pytest.mark.minutes
+def test_a_server_is_added_while_training_continues(kube: Kube, namespace: str, shared: Path) -> None:
+    servers = {**ONE_SHARD["ps"], "resources": {"limits": {"memory": "2Gi"}}}
+    saves = {"intervalSeconds": 3600, "keep": 100}
+    spec = {**ONE_SHARD, "ps": servers, "autoscaling": {"mode": "Recommend"}, "checkpoint": saves}
+    example = Example.start(kube, namespace, "digits", shared, spec, paced=True)
+    example.wait_trained()
+    wait_for(partial(has, example, "standbySummary", "1/1"), "the standby is in sync", 180)
+    wait_for(lambda: peak(example), "a measurement of the servers", 120)
+    before, most = containers(example), {"memory": f"{int(peak(example) / 0.55)}Mi"}
+    policy = {"role": "ps", "maxAllowed": most, "maxReplicas": 2}
+    change = {"ps": {"resources": {"limits": most}}, "autoscaling": {"mode": "Full", "rolePolicies": [policy]}}
+    kube.merge("PSTrainingJob", namespace, example.name, {"spec": change})
+    changed = example.wait_event("layout", seconds=900)
+    assert changed["shards"] == 2
+    wait_for(partial(is_rescaled, example, 2), "the end of the change", 180)
+    assert containers(example).items() >= before.items(), "pods and containers stay"
+    assert "restored" not in [event["event"] for event in example.events("chief")]
+    sizing = next(s for s in example.job()["status"]["autoscaling"] if s["role"] == "ps")
+    print(f"no step for {changed['seconds']} s; {sizing}")
+    assert sizing["grownReplicas"] == 2
+    assert example.job()["spec"]["ps"]["replicas"] == 1
 
 
 @pytest.mark.timeout(1800)

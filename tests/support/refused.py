@@ -56,7 +56,24 @@ CLAIM = {
     "metadata": {"name": "shard"},
     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
 }
+SERVERS_GROW = {"role": "ps", "maxAllowed": {"memory": "1Gi"}, "maxReplicas": 4}
 REFUSED = {
+    "growth without a maximum": (edit("spec.autoscaling", {"mode": "Grow"}), "needs the maximum of at least one role"),
+    "more servers without a maximum": (
+        edits(
+            edit("spec.autoscaling", {"mode": "Full", "rolePolicies": [{**SERVERS_GROW, "maxReplicas": None}]}),
+            edit("spec.checkpoint", {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}),
+        ),
+        "mode Full needs maxReplicas of role ps",
+    ),
+    "more servers without a checkpoint": (
+        edit("spec.autoscaling", {"mode": "Full", "rolePolicies": [SERVERS_GROW]}),
+        "spec.autoscaling.mode Full needs spec.checkpoint",
+    ),
+    "a largest number of workers": (
+        edit("spec.autoscaling", {"mode": "Grow", "rolePolicies": [{**SERVERS_GROW, "role": "worker"}]}),
+        "only role ps may have maxReplicas",
+    ),
     "unknown field": (edit("spec.workers", 1), 'unknown field "spec.workers"'),
     "replicas 0": (edit("spec.ps.replicas", 0), "spec.ps.replicas"),
     "no worker replicas": (edit("spec.worker.replicas", 0), "spec.worker.replicas"),

@@ -19,6 +19,7 @@ class AutoscalingMode(StrEnum):
     OFF = "Off"
     RECOMMEND = "Recommend"
     GROW = "Grow"
+    FULL = "Full"
 
 
 class SizedRole(StrEnum):
@@ -34,8 +35,8 @@ class MaxAllowed(ApiModel):
     """The upper bounds of a role's size."""
 
     memory: Quantity = Field(
-        description="Largest memory limit that Grow gives to the training container of each pod of the role, such as "
-        "16Gi. A larger limit in the spec still applies."
+        description="Largest memory limit that Grow and Full give to the training container of each pod of the role, "
+        "such as 16Gi. A larger limit in the spec still applies."
     )
 
 
@@ -44,6 +45,13 @@ class RolePolicy(ApiModel):
 
     role: SizedRole = Field(description="Role whose pods may grow: ps, worker, chief or evaluator.")
     max_allowed: MaxAllowed = Field(description="Upper bounds of the size of a pod.")
+    max_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Largest number of parameter servers that Full gives to the job; role ps alone has it. A larger "
+        "ps.replicas still applies.",
+    )
 
 
 class Autoscaling(ApiModel):
@@ -53,18 +61,29 @@ class Autoscaling(ApiModel):
         default=AutoscalingMode.OFF,
         description="Use of the measurements. Off (default): nothing is measured. Recommend: status.autoscaling has "
         "the measured peaks and the sizes that follow from them. Grow: as Recommend. For the roles in rolePolicies, "
-        "memory also grows in place at 85 % of its limit, and doubles after an OOM kill.",
+        "memory also grows in place at 85 % of its limit, and doubles after an OOM kill. Full: as Grow. Parameter "
+        "servers are added, too.",
     )
     role_policies: list[RolePolicy] = Field(
         default_factory=list,
         max_length=4,
         json_schema_extra=schemas.map_list("role"),
-        description="Roles whose memory may grow in mode Grow, each with its maximum.",
+        description="Roles whose memory may grow in modes Grow and Full, each with its maximum.",
     )
 
     def maximum(self, role: str) -> str | None:
-        """Return the largest memory limit that Grow may give to a role; None if the role does not grow."""
+        """Return the largest memory limit that may be given to a role; None if the role does not grow."""
         return next((policy.max_allowed.memory for policy in self.role_policies if policy.role == role), None)
+
+    @property
+    def most_servers(self) -> int | None:
+        """The largest number of parameter servers that may be given to the job; None if their number stays."""
+        return next((policy.max_replicas for policy in self.role_policies if policy.role == SizedRole.PS), None)
+
+    @property
+    def grows(self) -> bool:
+        """Whether memory may grow."""
+        return self.mode in (AutoscalingMode.GROW, AutoscalingMode.FULL)
 
 
 class RoleSizing(ApiModel):
@@ -83,7 +102,12 @@ class RoleSizing(ApiModel):
         "by 10 %.",
     )
     grown_memory: str | None = Field(
-        default=None, description="Memory limit that Grow has set; it applies while it is larger than that of the spec."
+        default=None,
+        description="Memory limit that Grow or Full has set; it applies while it is larger than that of the spec.",
+    )
+    grown_replicas: int | None = Field(
+        default=None,
+        description="Number of parameter servers that Full has set; it applies while it is larger than ps.replicas.",
     )
     grown_from: str | None = Field(default=None, description="Memory limit before the last change.")
     grown_time: datetime | None = Field(default=None, description="Time of the last change.")

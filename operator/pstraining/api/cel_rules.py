@@ -260,6 +260,12 @@ def spec() -> list[Rule]:
             "fieldPath": ".ps",
         },
         {
+            "rule": "!has(self.autoscaling.mode) || self.autoscaling.mode != 'Full' || has(self.checkpoint)",
+            "message": "spec.autoscaling.mode Full needs spec.checkpoint, from which training may resume with more "
+            "parameter servers: add it, or set spec.autoscaling.mode to Grow",
+            "fieldPath": ".autoscaling",
+        },
+        {
             "rule": f"!has({least}) || ({least} >= {always} + {needed} && {least} <= {always} + self.worker.replicas)",
             "message": "spec.runPolicy.schedulingPolicy.minAvailable must be at least all parameter servers, the chief "
             "and spec.worker.minReplicas workers (all without it), and at most all of these with "
@@ -278,7 +284,20 @@ def autoscaling() -> list[Rule]:
             "message": "spec.autoscaling.rolePolicies: mode Grow needs the maximum of at least one role, such as "
             "{role: ps, maxAllowed: {memory: 16Gi}}; add it, or set spec.autoscaling.mode to Recommend",
             "fieldPath": ".rolePolicies",
-        }
+        },
+        {
+            "rule": "!has(self.mode) || self.mode != 'Full' || (has(self.rolePolicies) && "
+            "self.rolePolicies.exists(p, p.role == 'ps' && has(p.maxReplicas)))",
+            "message": "spec.autoscaling.rolePolicies: mode Full needs maxReplicas of role ps, such as "
+            "{role: ps, maxAllowed: {memory: 16Gi}, maxReplicas: 8}; add it, or set spec.autoscaling.mode to Grow",
+            "fieldPath": ".rolePolicies",
+        },
+        {
+            "rule": "!has(self.rolePolicies) || self.rolePolicies.all(p, p.role == 'ps' || !has(p.maxReplicas))",
+            "message": "spec.autoscaling.rolePolicies: only role ps may have maxReplicas, because only parameter "
+            "servers are added; remove it from the other roles",
+            "fieldPath": ".rolePolicies",
+        },
     ]
 
 

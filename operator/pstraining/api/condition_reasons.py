@@ -100,7 +100,13 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, Reason.NO_REPORTS, *OVER)),
 }
 """Reasons by condition, in the order of the page."""
-OF_EVENTS_ALONE: Final = (Reason.TOOK_OVER, Reason.MEMORY_GROWN, Reason.MEMORY_DOUBLED, Reason.GROWTH_REFUSED)
+OF_EVENTS_ALONE: Final = (
+    Reason.TOOK_OVER,
+    Reason.MEMORY_GROWN,
+    Reason.MEMORY_DOUBLED,
+    Reason.GROWTH_REFUSED,
+    Reason.SERVERS_ADDED,
+)
 """The reasons that only events have."""
 
 OF_ACTIONS: Final = (

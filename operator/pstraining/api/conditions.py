@@ -220,8 +220,10 @@ class Reason(StrEnum):
     """The memory limit of a role was raised after an OOM kill. The message names the pod and both limits."""
     GROWTH_REFUSED = "GrowthRefused"
     """A larger memory limit was refused, and the former one stays. The operator tries again after ten minutes."""
+    SERVERS_ADDED = "ServersAdded"
+    """The number of parameter servers was raised. The message gives the cause and both numbers."""
     AUTOSCALING_OFF = "AutoscalingOff"
-    """`spec.autoscaling.mode` is Off again. Running pods keep the size to which their memory has grown."""
+    """`spec.autoscaling.mode` is Off again. The running job keeps the sizes to which it has grown."""
     # Problems of the job or the cluster
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
     """The job has no `spec.checkpoint`."""

@@ -15,6 +15,7 @@ from pstraining.core.policies import (
     autoscaling,
     durability,
     gang,
+    grown_sizes,
     inheritance,
     node_loss,
     resharding,
@@ -160,7 +161,10 @@ def _rescaling(situation: Situation, runs: bool) -> ConditionUpdate | None:
         starting = [p for p in facts.snapshot.pods_of(names.PS) if p.index >= facts.resharding.current]
         found = diagnose(facts.snapshot, facts.now, starting)
     trouble = "" if found is None else f"{found.message}."
-    progress = resharding.progress(facts.job, facts.resharding, stored, runs=runs, trouble=trouble)
+    field = "ps.replicas"
+    if grown_sizes.servers(facts.queue.job, facts.status) > facts.queue.job.spec.ps.replicas:
+        field = "maxReplicas of ps in spec.autoscaling.rolePolicies"
+    progress = resharding.progress(facts.job, facts.resharding, stored, runs=runs, field=field, trouble=trouble)
     return None if progress is None else ConditionUpdate(Condition.RESCALING, *progress)
 
 

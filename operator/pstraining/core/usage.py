@@ -29,6 +29,7 @@ class _RoleReport(ApiModel):
     peak_bytes: int = Field(ge=0)
     growth_bytes_per_second: int = Field(default=0, ge=0)
     cpu_millicores: int | None = Field(default=None, ge=0)
+    mean_cpu_millicores: int | None = Field(default=None, ge=0)
     oom_pod: str = Field(default="", max_length=NAME_MAX)
     oom_age_seconds: float | None = Field(default=None, ge=0)
 
@@ -51,6 +52,8 @@ class RoleUsage:
     """Growth of the working set in bytes per second, over the last half minute; 0 if it shrinks."""
     cpu: int | None = None
     """The 95th percentile of CPU use in millicores; None while it is not known."""
+    mean_cpu: int | None = None
+    """The mean of CPU use in millicores over the last five minutes; None while it is not known."""
     oom_pod: str = ""
     """The pod with the newest OOM kill that did not end its container."""
     oom_at: datetime | None = None
@@ -88,6 +91,7 @@ def _role_usage(item: _RoleReport, before: RoleUsage | None, now: datetime) -> R
         peak=item.peak_bytes,
         growth=item.growth_bytes_per_second,
         cpu=item.cpu_millicores,
+        mean_cpu=item.mean_cpu_millicores,
         oom_pod=item.oom_pod,
         oom_at=killed,
     )

@@ -45,6 +45,8 @@ TREND_ROUNDS = 6
 """Rounds over which the growth of memory is measured."""
 CPU_SAMPLES = (12, 720)
 """Fewest and most samples of CPU use from which the percentile is taken: one minute, and one hour."""
+MEAN_SECONDS = (240.0, 300.0)
+"""Shortest and longest time over which the mean of CPU use is taken."""
 ASKED_AT_ONCE = 16
 FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, ImportError, RuntimeError)
 """Errors of a round, also in an image whose Python has no ssl, and where no further thread can be started."""
@@ -118,7 +120,7 @@ class RoleHistory:
 
     def __init__(self) -> None:
         self._memory: deque[tuple[float, int]] = deque(maxlen=TREND_ROUNDS + 1)
-        self._cpu: deque[float] = deque(maxlen=CPU_SAMPLES[1])
+        self._cpu: deque[tuple[float, float]] = deque(maxlen=CPU_SAMPLES[1])
         self._before: dict[str, tuple[float, float]] = {}
 
     def add(self, role: str, answers: Sequence[Figures], now: float) -> Figures:
@@ -131,7 +133,7 @@ class RoleHistory:
         """
         largest = max(answers, key=lambda each: (_share(each), each["memoryBytes"]))
         self._memory.append((now, max(each["memoryBytes"] for each in answers)))
-        self._add_cpu(answers)
+        self._add_cpu(answers, now)
         killed = [each for each in answers if each["oomAgeSeconds"] is not None]
         newest = min(killed, key=lambda each: float(each["oomAgeSeconds"]), default=None)
         found = {
@@ -142,6 +144,7 @@ class RoleHistory:
             "limitBytes": largest["limitBytes"],
             "growthBytesPerSecond": self._growth(),
             "cpuMillicores": self._cpu_percentile(),
+            "meanCpuMillicores": self._cpu_mean(now),
             "oomPod": None if newest is None else newest["pod"],
             "oomAgeSeconds": None if newest is None else newest["oomAgeSeconds"],
         }
@@ -151,7 +154,7 @@ class RoleHistory:
         (began, first), (ended, last) = self._memory[0], self._memory[-1]
         return int(max(0.0, (last - first) / (ended - began))) if ended > began else 0
 
-    def _add_cpu(self, answers: Sequence[Figures]) -> None:
+    def _add_cpu(self, answers: Sequence[Figures], now: float) -> None:
         """Add the largest use of a pod since the previous round. The CPU time of a restarted container begins at 0."""
         found = {each["pod"]: (each["at"], each["cpuSeconds"]) for each in answers if each["cpuSeconds"] is not None}
         used = []
@@ -161,12 +164,19 @@ class RoleHistory:
                 used.append((seconds - before[1]) / (at - before[0]))
         self._before = found
         if used:
-            self._cpu.append(max(used))
+            self._cpu.append((now, max(used)))
 
     def _cpu_percentile(self) -> int | None:
         if len(self._cpu) < CPU_SAMPLES[0]:
             return None
-        return int(1000 * sorted(self._cpu)[int(0.95 * (len(self._cpu) - 1))])
+        return int(1000 * sorted(use for _, use in self._cpu)[int(0.95 * (len(self._cpu) - 1))])
+
+    def _cpu_mean(self, now: float) -> int | None:
+        least, most = MEAN_SECONDS
+        found = [(at, use) for at, use in self._cpu if now - at <= most]
+        if not found or now - found[0][0] < least:
+            return None
+        return int(1000 * sum(use for _, use in found) / len(found))
 
 
 def pause(tasks: int) -> float:

@@ -129,6 +129,11 @@ def limit_of(size: str) -> Decimal | None:
     return memory_limit(json.loads(size or "{}"))
 
 
+def cpu_limit_of(size: str) -> Decimal | None:
+    """Return the CPU limit of a size in cores; None without one. In Kubernetes, 0 is no limit."""
+    return _parsed(json.loads(size or "{}").get("limits") or {}).get("cpu") or None
+
+
 def text_with_memory(size: str, limit: Decimal) -> str:
     """Return a size with another memory limit, as `with_memory` changes it."""
     return text({"resources": with_memory(json.loads(size), limit)})

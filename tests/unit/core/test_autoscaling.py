@@ -8,7 +8,7 @@ import pytest
 from pstraining.api import names
 from pstraining.cli.validation.schema import validate
 from pstraining.core.actions import Resize
-from pstraining.core.policies.autoscaling import REST
+from pstraining.core.policies.grown_sizes import REST
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import job, stamp
 from tests.support.cluster_maps import cluster_map
@@ -389,8 +389,8 @@ def test_growth_needs_a_maximum() -> None:
     (found,) = validate(asked)
     assert found.field == "spec.autoscaling.rolePolicies"
     assert "set spec.autoscaling.mode to Recommend" in found.message
-    full = job(spec={"autoscaling": {"mode": "Full"}})
-    assert "must be one of Off, Recommend, Grow" in validate(full)[0].message
+    more = job(spec={"autoscaling": {"mode": "Shrink"}})
+    assert "must be one of Off, Recommend, Grow, Full" in validate(more)[0].message
     policy = {"role": "ps", "maxAllowed": {"memory": "much"}}
     wrong = job(spec={"autoscaling": {"mode": "Grow", "rolePolicies": [policy]}})
     assert "maxAllowed.memory" in validate(wrong)[0].field

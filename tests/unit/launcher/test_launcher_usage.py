@@ -106,6 +106,17 @@ def test_cpu_is_the_95th_percentile_and_a_restarted_container_begins_at_0() -> N
     assert found["cpuMillicores"] == 400
 
 
+def test_the_mean_of_cpu_needs_four_minutes_and_forgets_after_five() -> None:
+    history = RoleHistory()
+    # Half a core in the first five minutes, then two cores.
+    rounds = [(5.0 * i, 2.5 * i if i <= 60 else 150 + 10.0 * (i - 60)) for i in range(130)]
+    found = [history.add("ps", [figures(at=at, cpuSeconds=used)], at) for at, used in rounds]
+    assert [i for i, each in enumerate(found) if "meanCpuMillicores" not in each] == [*range(49)]
+    assert found[49]["meanCpuMillicores"] == found[60]["meanCpuMillicores"] == 500
+    assert 500 < found[61]["meanCpuMillicores"] < found[119]["meanCpuMillicores"] < 2000
+    assert found[121]["meanCpuMillicores"] == 2000
+
+
 def item(**more: Any) -> dict[str, Any]:
     return RoleHistory().add("ps", [figures(**more)], 0.0)
 

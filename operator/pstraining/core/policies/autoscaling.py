@@ -5,6 +5,8 @@
     the kernel has killed a process for memory   the limit doubles, also within ten minutes
     the size is refused or cannot be granted     the change is withdrawn, and tried again after ten minutes
 
+In mode Full, parameter servers are also added (policies/server_growth.py).
+
 A limit never exceeds the maximum of spec.autoscaling, and never shrinks by itself. The pass that decides writes the new
 limit to status alone. The next pass resizes the pods as after a change of the spec (policies/grown_sizes.py,
 policies/resizing.py), so that an operator that dies between the two resumes where it was.
@@ -21,7 +23,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core.actions import Event, Outcome, Resize
 from pstraining.core.facts import Facts
-from pstraining.core.policies import grown_sizes, resizing
+from pstraining.core.policies import grown_sizes, resizing, server_growth
 from pstraining.core.snapshot import Pod, ResizeState
 from pstraining.core.usage import RoleUsage
 from pstraining.resources import sizes
@@ -31,13 +33,9 @@ HEADROOM: Final = Decimal("1.2")
 """The recommended limit as a multiple of the measured peak."""
 NEWS: Final = Decimal("1.1")
 """Factor by which a measurement must change to be written again; status is written a few dozen times at most."""
-GROW_SHARE: Final = Decimal("0.85")
-"""Share of the limit at which memory grows."""
 LEAST_FACTOR: Final = Decimal("1.5")
 MOST_FACTOR: Final = Decimal(4)
 OOM_FACTOR: Final = Decimal(2)
-REST: Final = timedelta(minutes=10)
-"""Time between two changes of a role without an OOM kill."""
 SETTLE: Final = timedelta(seconds=30)
 """Time after a change during which OOM kills are attributed to the former size."""
 OOM_AGE: Final = timedelta(minutes=5)
@@ -60,8 +58,8 @@ def next_limit(
     """
     if is_killed:
         wanted = OOM_FACTOR * limit
-    elif usage is not None and is_rested and usage.memory >= GROW_SHARE * limit:
-        until_next = usage.memory + usage.growth * Decimal(REST.total_seconds())
+    elif usage is not None and is_rested and usage.memory >= grown_sizes.GROW_SHARE * limit:
+        until_next = usage.memory + usage.growth * Decimal(grown_sizes.REST.total_seconds())
         wanted = min(max(LEAST_FACTOR * limit, until_next), MOST_FACTOR * limit)
     else:
         return None
@@ -81,15 +79,17 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
     autoscaling, is_suspended = facts.job.spec.autoscaling, facts.job.spec.run_policy.suspend
     if autoscaling.mode is AutoscalingMode.OFF:
         # Running pods keep their size: with less memory they would be killed at once.
-        kept = [] if is_suspended else [s for s in stored if s.grown_memory is not None]
+        kept = [] if is_suspended else [s for s in stored if s.grown_memory is not None or s.grown_replicas is not None]
         return [_without_measurements(sizing) for sizing in kept]
     before = {sizing.role: sizing for sizing in stored}
     found = []
     for role in names.ROLES:
         usage = facts.snapshot.usage.get(role)
         sizing = _measured(before.get(role, RoleSizing(role=role)), usage)
-        if autoscaling.mode is AutoscalingMode.GROW and not is_suspended:
+        if autoscaling.grows and not is_suspended:
             sizing = _adapted(facts, sizing, usage, refused)
+            if role == names.PS and autoscaling.mode is AutoscalingMode.FULL and not facts.queue.decides:
+                sizing = server_growth.adapted(facts, sizing, usage)
         if sizing != RoleSizing(role=role):
             found.append(sizing)
     return found
@@ -128,14 +128,15 @@ def state(facts: Facts, stored: StatusCondition | None, found: list[RoleSizing])
     if roles:
         message = f"{', '.join(roles)}: the training container has no memory limit, so there is none to raise."
         return False, Reason.NO_MEMORY_LIMIT, message
+    outlook = server_growth.outlook(facts)
     if full := [sizing for sizing in found if sizing.at_maximum]:
-        return False, Reason.MAXIMUM_REACHED, " ".join(_full_message(facts, sizing) for sizing in full)
+        return False, Reason.MAXIMUM_REACHED, " ".join(_full_message(facts, sizing) for sizing in full) + outlook
     maxima = (f"{role} {facts.job.spec.autoscaling.maximum(role)}" for role in _growing(facts))
-    return True, Reason.MEMORY_MAY_GROW, f"Memory limits may grow to: {', '.join(maxima)}."
+    return True, Reason.MEMORY_MAY_GROW, f"Memory limits may grow to: {', '.join(maxima)}.{outlook}"
 
 
 def events(old: list[RoleSizing], new: list[RoleSizing]) -> Iterator[Event]:
-    """Yield an event for each change of a size, each change that was withdrawn, and each maximum that is reached.
+    """Yield an event for each change of a size or number, each that was withdrawn, and each maximum that is reached.
 
     Args:
         old: status.autoscaling before.
@@ -144,14 +145,16 @@ def events(old: list[RoleSizing], new: list[RoleSizing]) -> Iterator[Event]:
     before = {sizing.role: sizing for sizing in old}
     for sizing in new:
         former = before.get(sizing.role, RoleSizing(role=sizing.role))
-        if sizing.grown_time != former.grown_time:
-            message = f"{sizing.role}: {sizing.message}"
+        message = f"{sizing.role}: {sizing.message}"
+        if sizing.grown_replicas != former.grown_replicas:  # maybe in the second in which memory has grown for it
+            yield Event("Normal", Reason.SERVERS_ADDED, message)
+        elif sizing.grown_time != former.grown_time:
             if sizing.message.startswith(_KILLED):
                 yield Event("Warning", Reason.MEMORY_DOUBLED, message)
             else:
                 yield Event("Normal", Reason.MEMORY_GROWN, message)
         elif sizing.message != former.message and sizing.message:
-            yield Event("Warning", Reason.GROWTH_REFUSED, f"{sizing.role}: {sizing.message}")
+            yield Event("Warning", Reason.GROWTH_REFUSED, message)
         if sizing.at_maximum and not former.at_maximum:
             yield Event("Warning", Reason.MAXIMUM_REACHED, f"{sizing.role}: {_raise_it(sizing.role)}")
 
@@ -197,8 +200,11 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
     if limit is None or maximum is None or _held(facts) is not None or _is_being_resized(facts, sizing.role):
         return sizing
     killed = _newest_kill(facts, sizing, usage)
-    is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= REST
+    is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= grown_sizes.REST
     needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), is_rested=is_rested)
+    # A limit that was just refused has no former one, and waits.
+    if (is_rested or sizing.grown_from is not None) and server_growth.is_memory_high(facts, sizing.role, usage):
+        needed = parse(maximum)
     if needed is None or needed <= limit:
         # The role counts as at its maximum until the maximum is raised or its use has fallen: one report is enough.
         is_full = needed is not None or (sizing.at_maximum and parse(maximum) <= limit and _is_high(usage, limit))
@@ -239,7 +245,8 @@ def _held(facts: Facts) -> tuple[Reason, str] | None:
         message = "Kueue fixes the requests of an admitted job, so its pods cannot grow; sizes are recommended. "
         return Reason.QUEUE_FIXES_SIZES, f"{message}To grow, train without a queue."
     if not facts.snapshot.installation.resizes_pods:
-        return Reason.RESIZE_NOT_SERVED, f"Sizes are only recommended: {resizing.NOT_SERVED}."
+        message = f"Sizes are only recommended: {resizing.NOT_SERVED}.{server_growth.outlook(facts)}"
+        return Reason.RESIZE_NOT_SERVED, message
     return None
 
 
@@ -276,7 +283,7 @@ def _is_being_resized(facts: Facts, role: str) -> bool:
 
 
 def _is_high(usage: RoleUsage | None, limit: Decimal) -> bool:
-    return usage is None or usage.memory >= GROW_SHARE * limit / NEWS
+    return usage is None or usage.memory >= grown_sizes.GROW_SHARE * limit / NEWS
 
 
 def _growing(facts: Facts) -> list[str]:

@@ -1,28 +1,34 @@
-"""Which memory do the pods of a role have, where it has grown beyond the spec?
+"""Which memory do the pods of a role have, and how many servers has the job, where they have grown beyond the spec?
 
-The grown limit is kept in status.autoscaling, and the operator does not change the spec: the larger of both sizes
-applies. The grown limit therefore survives the operator, a larger size in the spec wins, and GitOps tools find no
-difference. Everything that is rendered from the job, such as templates, sizes and the sum of a gang, is rendered from
-the grown job (core/facts.py).
+The grown limit and number are kept in status.autoscaling, and the operator does not change the spec: the larger of both
+applies. They therefore survive the operator, a larger size in the spec wins, and GitOps tools find no difference.
+Everything that is rendered from the job, such as templates, sizes and the sum of a gang, is rendered from the grown job
+(core/facts.py).
 """
 
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from pstraining.api import names
 from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.snapshot import ResizeState, Snapshot
 from pstraining.resources import pods, sizes
+from pstraining.resources.layout import with_shards
 from pstraining.resources.resource_requests import parse
 
+GROW_SHARE: Final = Decimal("0.85")
+"""Share of a limit in use from which a role grows."""
+REST: Final = timedelta(minutes=10)
+"""Time between two changes of a role without an OOM kill."""
 TRIAL: Final = timedelta(seconds=120)
 """Time during which a change of a size is withdrawn if a node cannot grant it, or the API server refuses it."""
 
 
 def effective(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> PSTrainingJob:
-    """Return the job with the memory that its roles have grown to.
+    """Return the job with the memory and the number of servers that it has grown to.
 
     Args:
         job: the job as its user wrote it, or as Kueue has admitted it.
@@ -39,7 +45,21 @@ def effective(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatu
         if own is not None and limit > own:
             grown = {"resources": sizes.with_memory(resources, limit)}
             updates[sizing.role] = getattr(job.spec, sizing.role).model_copy(update=grown)
-    return job.model_copy(update={"spec": job.spec.model_copy(update=updates)}) if updates else job
+    found = job.model_copy(update={"spec": job.spec.model_copy(update=updates)}) if updates else job
+    number = servers(job, status)
+    return with_shards(found, number) if number > job.spec.ps.replicas else found
+
+
+def servers(job: PSTrainingJob, status: PSTrainingJobStatus) -> int:
+    """Return the number of parameter servers that a job has grown to; 0 if it has not. It never exceeds its maximum.
+
+    Args:
+        job: the job as its user wrote it.
+        status: the stored status.
+    """
+    grown = next((s.grown_replicas for s in status.autoscaling if s.role == names.PS), None) or 0
+    most = job.spec.autoscaling.most_servers
+    return grown if most is None else min(grown, most)
 
 
 def own_resources(job: PSTrainingJob, role: str) -> dict[str, Any]:

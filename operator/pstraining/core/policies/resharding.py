@@ -226,7 +226,13 @@ def effective(job: PSTrainingJob, resharding: Resharding) -> PSTrainingJob:
 
 
 def progress(
-    job: PSTrainingJob, resharding: Resharding, stored: StatusCondition | None, *, runs: bool, trouble: str = ""
+    job: PSTrainingJob,
+    resharding: Resharding,
+    stored: StatusCondition | None,
+    *,
+    runs: bool,
+    field: str = "ps.replicas",
+    trouble: str = "",
 ) -> tuple[bool, Reason, str] | None:
     """Return the condition Rescaling of a job that does not end or stop; None if it does not change.
 
@@ -235,6 +241,7 @@ def progress(
         resharding: the job's layout, and the next step.
         stored: the condition as stored.
         runs: whether training runs.
+        field: the field with the number of servers.
         trouble: why a server of the next layout does not run; empty if that is not known.
     """
     count, step = resharding.wanted, resharding.step
@@ -243,7 +250,7 @@ def progress(
         if count < resharding.current:  # the StatefulSet of the primaries is missing
             waits = "The StatefulSet of the parameter servers is created again first; until then,"
         message = f"{waits} training continues with {resharding.current}."
-        message += f" Set ps.replicas to {resharding.current} to withdraw the change."
+        message += f" Set {field} to {resharding.current} to withdraw the change."
         return True, Reason.STARTING_SERVERS, f"{message} {trouble}".rstrip()
     if step is ReshardingStep.SAVE:
         message = f"The chief leads training to {count} parameter servers. If it cannot, it saves the state and ends."

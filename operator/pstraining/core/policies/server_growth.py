@@ -1,0 +1,121 @@
+"""When are parameter servers added, in mode Full of `spec.autoscaling`?
+
+    memory    a server uses half of the largest memory limit that it may have; this limit is set first
+    CPU       the busiest server has used 85 % of its CPU limit for five minutes
+
+A server that stays holds its part of both layouts for a while, or its part and the copy that is saved. With the new
+number, this needs at most 85 % of the limit; a server that is filled further could be killed by the change.
+
+The new number is that of the Horizontal Pod Autoscaler: with it, the servers would use 30 % of the largest memory
+limit, or 60 % of the CPU limit, on average.
+https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/#algorithm-details
+
+The number is kept in status.autoscaling. The next pass changes the number of servers as after a change of `ps.replicas`
+(policies/grown_sizes.py, policies/resharding.py). Servers are never removed by themselves.
+"""
+
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+from pstraining.api import names
+from pstraining.api.autoscaling import AutoscalingMode, RoleSizing
+from pstraining.core.facts import Facts
+from pstraining.core.policies import durability, grown_sizes
+from pstraining.core.policies.resharding import ReshardingStep
+from pstraining.core.usage import RoleUsage
+from pstraining.resources import sizes
+from pstraining.resources.resource_requests import parse
+
+MEMORY_SHARE: Final = Decimal("0.5")
+"""Share of the largest memory limit in use from which servers are added."""
+MEMORY_AIM: Final = Decimal("0.3")
+"""Share of this limit that the servers shall use on average afterwards."""
+CPU_AIM: Final = Decimal("0.6")
+"""Share of the CPU limit that the servers shall use on average after servers were added."""
+
+
+def next_number(servers: int, most: int, factor: Decimal) -> int:
+    """Return the number of parameter servers that a job needs: at least one more, at most twice as many.
+
+    Args:
+        servers: the present number.
+        most: the largest number that is allowed; larger than the present one.
+        factor: the use of the largest or busiest server as a multiple of the use that is the aim.
+    """
+    needed = int((servers * factor).to_integral_value(ROUND_CEILING))
+    return min(max(servers + 1, needed), 2 * servers, most)
+
+
+def adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> RoleSizing:
+    """Return the sizing of the parameter servers, with the number of servers that the job needs now.
+
+    Args:
+        facts: the facts of this pass, of a job in mode Full.
+        sizing: the sizing, with the memory limit that the servers need.
+        usage: the servers' resource usage; None if it is not known.
+    """
+    servers, most = facts.resharding.current, facts.job.spec.autoscaling.most_servers
+    if most is None or servers >= most or obstacle(facts):
+        return sizing
+    need = None if usage is None else _need(facts, sizing, usage)
+    # The largest memory limit was set for this change, so the time between two changes counts from the one before.
+    is_prepared = sizing.grown_from is not None
+    # Servers can still be added, so the maximum of their memory needs no report.
+    sizing = sizing.model_copy(update={"at_maximum": False})
+    is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= grown_sizes.REST
+    if need is None or not (is_rested or is_prepared) or facts.resharding.step is not ReshardingStep.STEADY:
+        return sizing
+    factor, cause = need
+    number = next_number(servers, most, factor)
+    message = f"{cause}: ps.replicas {servers} -> {number}."
+    updates = {"grown_replicas": number, "grown_from": None, "grown_time": facts.timestamp, "message": message}
+    return sizing.model_copy(update=updates)
+
+
+def obstacle(facts: Facts) -> str:
+    """Return why no server may be added; empty if one may.
+
+    Training may resume from a checkpoint with the new number, and without one it would restart from the beginning.
+    """
+    return durability.why_lost(facts.job.spec.checkpoint)
+
+
+def is_memory_high(facts: Facts, role: str, usage: RoleUsage | None) -> bool:
+    """Whether servers are to be added for memory, so that they first get the largest memory limit."""
+    autoscaling = facts.job.spec.autoscaling
+    largest, most = autoscaling.maximum(role), autoscaling.most_servers
+    if role != names.PS or autoscaling.mode is not AutoscalingMode.FULL or usage is None or largest is None:
+        return False
+    is_possible = most is not None and facts.resharding.current < most and not obstacle(facts)
+    return is_possible and usage.memory >= MEMORY_SHARE * parse(largest)
+
+
+def outlook(facts: Facts) -> str:
+    """Return whether servers may be added, as a sentence of the condition Autoscaling; empty in other modes."""
+    autoscaling = facts.job.spec.autoscaling
+    if autoscaling.mode is not AutoscalingMode.FULL:
+        return ""
+    if why := obstacle(facts):
+        return f" ps.replicas does not grow, because {why}."
+    most = autoscaling.most_servers
+    has_all = most is not None and facts.resharding.current >= most
+    return f" ps.replicas has its maximum of {most}." if has_all else f" ps.replicas may grow to {most}."
+
+
+def _need(facts: Facts, sizing: RoleSizing, usage: RoleUsage) -> tuple[Decimal, str] | None:
+    """Return the use as a multiple of the aim, and the cause for more servers; None if they suffice."""
+    size = facts.sizes[names.PS].text
+    memory, cpu = sizes.limit_of(size), sizes.cpu_limit_of(size)
+    if memory is not None:
+        share = usage.memory / memory
+        is_high = not facts.snapshot.installation.resizes_pods and share >= MEMORY_SHARE
+        if sizing.at_maximum or is_high:
+            used = sizes.memory_text(sizes.whole_mebibytes(Decimal(usage.memory)))
+            cause = f"{usage.pod} uses {used}, {100 * share:.0f} % of the largest memory limit that it may have"
+            return max(share, MEMORY_SHARE) / MEMORY_AIM, cause
+    if cpu is not None and usage.mean_cpu is not None:
+        share = Decimal(usage.mean_cpu) / (1000 * cpu)
+        if share >= grown_sizes.GROW_SHARE:
+            used = f"{usage.mean_cpu}m, {100 * share:.0f} % of its CPU limit"
+            return share / CPU_AIM, f"The busiest parameter server has used {used}, for five minutes"
+    return None
