@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kube import Kube, Object, job_condition, wait_for
-from tests.support.scripted_program import PROGRAM, Puppet, share, template
+from tests.support.scripted_program import PROGRAM, Puppet, template
 from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
@@ -84,9 +84,6 @@ def test_a_server_is_added_at_half_of_the_largest_memory_limit(kube: Kube, names
     servers = 'len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])'
     program = GROWING.replace("import os,", "import json, os,").replace("USED", f"{PARAMETERS} // {servers}") + PROGRAM
     server = {"limits": {"memory": "256Mi"}}
-    saves = shared / f"{namespace}-saves"
-    saves.mkdir()
-    share(kube, namespace, "saves", saves)
     puppet = Puppet.make(
         kube,
         namespace,
@@ -94,7 +91,7 @@ def test_a_server_is_added_at_half_of_the_largest_memory_limit(kube: Kube, names
         shared,
         ps={"replicas": 1, "resources": server},
         worker={"replicas": 1, "template": template("job", program)},
-        checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "saves"}}},
+        checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "job-orders"}}},  # the template has it, too
         autoscaling={
             "mode": "Full",
             "rolePolicies": [{"role": "ps", "maxAllowed": {"memory": "256Mi"}, "maxReplicas": 4}],

@@ -31,7 +31,8 @@ MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 MAIN_CONTAINER: Final = "tensorflow"
 """Name of the training container. In a pod with a single container, it may have any name."""
 
-VOLUMES: Final = ("pstraining", "pstraining-run", "pstraining-checkpoint")
+CHECKPOINT_VOLUME: Final = "pstraining-checkpoint"
+VOLUMES: Final = ("pstraining", "pstraining-run", CHECKPOINT_VOLUME)
 """The operator's volumes in pods: the launcher's files, the pod's own state, and the job's checkpoints."""
 
 # Labels

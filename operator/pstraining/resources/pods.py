@@ -15,6 +15,7 @@ from pstraining.api.models import PSTrainingJob, Role
 from pstraining.api.run_policy import RestartPolicy
 from pstraining.api.values import copied
 from pstraining.resources import (
+    checkpoint_volume,
     cluster_map,
     devices,
     gang,
@@ -43,7 +44,7 @@ RESTART_FIELDS: Final = ("restartPolicy", "restartPolicyRules")
 """Fields of a container by which its kubelet restarts it (KEP-5307). For the training container, the role decides."""
 _ESCAPED_TF_CONFIG: Final = re.compile(r"\${2,}(?=\(TF_CONFIG\))")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
-_CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
+_CONTRACT_VOLUME, _RUN_VOLUME, _ = names.VOLUMES
 
 
 @dataclass(frozen=True)
@@ -347,7 +348,8 @@ def _mount(
             }
         },
     ]
-    volumes: list[dict[str, Any]] = [
+    spec["volumes"] = [
+        *(spec.get("volumes") or ()),
         {"name": _CONTRACT_VOLUME, "projected": {"sources": sources}},
         {"name": _RUN_VOLUME, "emptyDir": {}},
     ]
@@ -358,12 +360,9 @@ def _mount(
     checkpoint = job.spec.checkpoint
     reads = task.role == names.EVALUATOR
     if checkpoint is not None and checkpoint.uri is None and (has_chief_duty(job, task) or reads):
-        claim = {"persistentVolumeClaim": {"claimName": names.checkpoint_claim(job.metadata.name)}}
-        # A volume that was copied from a template has another name.
-        volumes.append({**(claim if checkpoint.volume is None else checkpoint.volume), "name": _CHECKPOINT_VOLUME})
-        mount = {"name": _CHECKPOINT_VOLUME, "mountPath": checkpoint.path}
+        name = checkpoint_volume.add(spec, checkpoint, names.checkpoint_claim(job.metadata.name), writes=not reads)
+        mount = {"name": name, "mountPath": checkpoint.path}
         mounts.append(mount | {"readOnly": True} if reads else mount)
-    spec["volumes"] = [*(spec.get("volumes") or ()), *volumes]
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), *mounts]
 
 

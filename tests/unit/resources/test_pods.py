@@ -207,6 +207,26 @@ def test_checkpoints_are_mounted_where_the_chiefs_duty_is() -> None:
     assert "/ckpt" not in mounts(template("worker", alone, index=1))
 
 
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_one_volume_of_a_claim_is_for_data_and_checkpoints(is_read_only: bool) -> None:
+    """The kubelet never starts a pod with two volumes of one claim."""
+    claim = {"persistentVolumeClaim": {"claimName": "c"}}
+    pod = copy.deepcopy(GPU)
+    readable = {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}} if is_read_only else claim
+    pod["spec"]["volumes"] = [{"name": "data", **readable}]
+    main({"spec": pod["spec"]})["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    spec = {"checkpoint": {"path": "/ckpt", "volume": claim}, "worker": {"replicas": 1, "template": pod}}
+    for role, more in (("chief", {"term": 1}), ("evaluator", {})):
+        built = template(role, {**spec, "evaluator": {"enabled": True}}, **more)
+        own = [v for v in built["spec"]["volumes"] if "persistentVolumeClaim" in v]
+        writes = role == "chief"
+        assert own == [{"name": "data", **(claim if writes else readable)}]
+        found = {m["mountPath"]: m for m in main(built)["volumeMounts"]}
+        assert found["/ckpt"] == {"name": "data", "mountPath": "/ckpt", **({} if writes else {"readOnly": True})}
+        assert found["/data"].get("readOnly", False) == (writes and is_read_only)
+    assert pod["spec"]["volumes"] == [{"name": "data", **readable}], "the user's template stays"
+
+
 def test_checkpoints_in_an_object_store_need_no_volume() -> None:
     checkpoint = {"uri": "s3://bucket/a"}
     for built in (
