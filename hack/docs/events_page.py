@@ -39,6 +39,7 @@ OTHERS = {
     ("Normal", "MemoryGrown"): texts(Reason)[Reason.MEMORY_GROWN],
     ("Warning", "MemoryDoubled"): texts(Reason)[Reason.MEMORY_DOUBLED],
     ("Warning", "GrowthRefused"): texts(Reason)[Reason.GROWTH_REFUSED],
+    ("Normal", "ServersAdded"): texts(Reason)[Reason.SERVERS_ADDED],
     ("Warning", "MaximumReached"): texts(Reason)[Reason.MAXIMUM_REACHED],
     ("Warning", "StatusRefused"): "The API server rejects even a status without new counters.",
 }

@@ -120,14 +120,18 @@ def _ready(facts: Facts) -> dict[str, int]:
 def _succeeded(facts: Facts, *, has_ended: bool) -> dict[str, frozenset[int]]:
     """Return the replicas of each role whose program has ended with 0 for good."""
     # The records of both Jobs outlive them (policies/attempts.py), but not a stop after which their programs run again.
-    restarts = facts.failures.restart_job is not None
-    replaced = restarts or facts.resharding.step is ReshardingStep.REPLACE_ALL
-    again = {names.CHIEF: restarts or facts.leader_stops, names.EVALUATOR: replaced}
     return {
         names.PS: _NONE,
         names.WORKER: facts.succeeded_workers,
         **{
-            role: frozenset({0}) if attempts.succeeded and (has_ended or not again[role]) else _NONE
+            role: frozenset({0}) if attempts.succeeded and (has_ended or not _runs_again(facts, role)) else _NONE
             for role, attempts in facts.attempts.items()
         },
     }
+
+
+def _runs_again(facts: Facts, role: str) -> bool:
+    """Whether the program of the chief or the evaluator runs again after a stop, although it has succeeded."""
+    if facts.failures.restart_job is not None:
+        return True
+    return facts.leader_stops if role == names.CHIEF else facts.resharding.step is ReshardingStep.REPLACE_ALL

@@ -3,7 +3,10 @@
 import errno
 import os
 import sys
+import threading
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,16 @@ FLIPPED = (0x01, 0x08, 0x80, 0xFF)
 
 def small(step: int) -> State:
     return State(step, {"w": np.arange(3, dtype=np.float32) + step}, {}, {})
+
+
+def of_this_thread(record: Callable[[float], None], sleep: Callable[[float], None]) -> Callable[[float], None]:
+    """Return a sleep that only records in this thread; threads that other tests have started sleep as before."""
+    own = threading.get_ident()
+
+    def slept(seconds: float) -> None:
+        (record if threading.get_ident() == own else sleep)(seconds)
+
+    return slept
 
 
 def what_is_left(checkpoints: Checkpoints) -> int:
@@ -272,7 +285,7 @@ def test_a_volume_that_does_not_answer_for_a_minute_costs_no_step(
         return read(path, *given, **more)
 
     monkeypatch.setattr(Path, "read_text", failing)
-    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("time.sleep", of_this_thread(waited.append, time.sleep))
     found = checkpoints.newest()
     assert found is not None
     assert found.step == step
@@ -306,7 +319,7 @@ def test_a_volume_that_does_not_answer_for_a_while_refuses_no_start(
         return real(*given, **more)
 
     monkeypatch.setattr(os, call, failing)
-    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("time.sleep", of_this_thread(waited.append, time.sleep))
     opened(tmp_path).save(state(1), term=1, layout=layout())
     assert waited == [1.0, 2.0]
     left[:] = [errno.ESTALE] * 100
