@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from pstraining.api import names, schemas
 from pstraining.api.base import ApiModel
+from pstraining.api.cel_rules import Rule
 
 Quantity = Annotated[str, BeforeValidator(str), Field(json_schema_extra=schemas.quantity)]
 """A positive quantity, such as 8Gi, as a text or a number."""
@@ -113,3 +114,29 @@ class RoleSizing(ApiModel):
     grown_time: datetime | None = Field(default=None, description="Time of the last change.")
     message: str = Field(default="", description="Reason of the last change, or of its failure.")
     at_maximum: bool = Field(default=False, description="Marks a role that needs more memory than maxAllowed allows.")
+
+
+def rules() -> list[Rule]:
+    """Return the rules on spec.autoscaling."""
+    return [
+        {
+            "rule": "!has(self.mode) || self.mode != 'Grow' || (has(self.rolePolicies) && "
+            "self.rolePolicies.size() > 0)",
+            "message": "spec.autoscaling.rolePolicies: mode Grow needs the maximum of at least one role, such as "
+            "{role: ps, maxAllowed: {memory: 16Gi}}; add it, or set spec.autoscaling.mode to Recommend",
+            "fieldPath": ".rolePolicies",
+        },
+        {
+            "rule": "!has(self.mode) || self.mode != 'Full' || (has(self.rolePolicies) && "
+            "self.rolePolicies.exists(p, p.role == 'ps' && has(p.maxReplicas)))",
+            "message": "spec.autoscaling.rolePolicies: mode Full needs maxReplicas of role ps, such as "
+            "{role: ps, maxAllowed: {memory: 16Gi}, maxReplicas: 8}; add it, or set spec.autoscaling.mode to Grow",
+            "fieldPath": ".rolePolicies",
+        },
+        {
+            "rule": "!has(self.rolePolicies) || self.rolePolicies.all(p, p.role == 'ps' || !has(p.maxReplicas))",
+            "message": "spec.autoscaling.rolePolicies: only role ps may have maxReplicas, because only parameter "
+            "servers are added; remove it from the other roles",
+            "fieldPath": ".rolePolicies",
+        },
+    ]

@@ -275,32 +275,6 @@ def spec() -> list[Rule]:
     ]
 
 
-def autoscaling() -> list[Rule]:
-    """Return the rules on spec.autoscaling."""
-    return [
-        {
-            "rule": "!has(self.mode) || self.mode != 'Grow' || (has(self.rolePolicies) && "
-            "self.rolePolicies.size() > 0)",
-            "message": "spec.autoscaling.rolePolicies: mode Grow needs the maximum of at least one role, such as "
-            "{role: ps, maxAllowed: {memory: 16Gi}}; add it, or set spec.autoscaling.mode to Recommend",
-            "fieldPath": ".rolePolicies",
-        },
-        {
-            "rule": "!has(self.mode) || self.mode != 'Full' || (has(self.rolePolicies) && "
-            "self.rolePolicies.exists(p, p.role == 'ps' && has(p.maxReplicas)))",
-            "message": "spec.autoscaling.rolePolicies: mode Full needs maxReplicas of role ps, such as "
-            "{role: ps, maxAllowed: {memory: 16Gi}, maxReplicas: 8}; add it, or set spec.autoscaling.mode to Grow",
-            "fieldPath": ".rolePolicies",
-        },
-        {
-            "rule": "!has(self.rolePolicies) || self.rolePolicies.all(p, p.role == 'ps' || !has(p.maxReplicas))",
-            "message": "spec.autoscaling.rolePolicies: only role ps may have maxReplicas, because only parameter "
-            "servers are added; remove it from the other roles",
-            "fieldPath": ".rolePolicies",
-        },
-    ]
-
-
 def scheduling_policy() -> list[Rule]:
     """Return the rules on spec.runPolicy.schedulingPolicy."""
     return [

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from pstraining.api import cel_rules, names
+from pstraining.api import autoscaling, cel_rules, names
 from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.status import PSTrainingJobStatus
 
@@ -97,7 +97,7 @@ def _spec_schema() -> dict[str, Any]:
     _attach(_at(spec, "worker"), cel_rules.worker())
     _attach(_at(spec, "checkpoint"), cel_rules.checkpoint())
     _attach(_at(spec, "training"), cel_rules.training())
-    _attach(_at(spec, "autoscaling"), cel_rules.autoscaling())
+    _attach(_at(spec, "autoscaling"), autoscaling.rules())
     _attach(_at(spec, "runPolicy", "schedulingPolicy"), cel_rules.scheduling_policy())
     shortened: dict[str, Any] = _shorten(spec)
     return shortened
