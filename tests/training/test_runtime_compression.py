@@ -312,6 +312,26 @@ def test_local_steps_stay_on_their_worker_until_they_are_averaged(client: Any, m
         np.testing.assert_allclose(state.variables[tensor.path], rig.initial[tensor.path] + moved, rtol=1e-4, atol=1e-6)
 
 
+def recorded_residuals(compressor: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which each residual is added that the compressor computes."""
+    encode, residuals = compressor.encode, list[Any]()
+
+    def encoded(*given: Any) -> Any:
+        parts, residual = encode(*given)
+        residuals.append(residual)
+        return parts, residual
+
+    monkeypatch.setattr(compressor, "encode", encoded)
+    return residuals
+
+
+def check_kept(compressor: Any, residual: Any) -> None:
+    """Demand that the worker keeps this residual, bit for bit."""
+    for held, expected in zip(compressor._residuals, residual.vectors, strict=True):
+        for one, other in zip(held, expected, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
 def test_a_lost_reply_costs_no_residual(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers have applied the gradient: its residual is sent with the next one, and the former one only once."""
     import keras
@@ -329,29 +349,21 @@ def test_a_lost_reply_costs_no_residual(client: Any, monkeypatch: pytest.MonkeyP
     rig.start()
     updates, (first, second) = rig.workers[0], batches(2)
     rig.train([first])
-    compressor, left = updates._compressor, list[Any]()
-    encode, push = compressor.encode, updates._push
-
-    def encoded(*given: Any) -> Any:
-        left.append(encode(*given))
-        return left[-1]
+    residuals, push = recorded_residuals(updates._compressor, monkeypatch), updates._push
 
     def lost(*given: Any) -> Any:
         push(*given)
         monkeypatch.setattr(updates, "_push", push)
         raise ShardLostError("UNAVAILABLE: the reply is lost", client.connection)
 
-    monkeypatch.setattr(compressor, "encode", encoded)
     monkeypatch.setattr(updates, "_push", lost)
     pending = [second]
     with pytest.raises(ShardLostError):
         updates.step(pending)
     updates.start_session(SESSION)
     assert updates.step(pending).step == 2
-    ((_, residual),) = left
-    for held, expected in zip(compressor._residuals, residual.vectors, strict=True):
-        for one, other in zip(held, expected, strict=True):
-            np.testing.assert_array_equal(one.numpy(), other.numpy())
+    (residual,) = residuals
+    check_kept(updates._compressor, residual)
 
 
 @pytest.mark.parametrize("layout", ["the same", "another"])
@@ -368,19 +380,12 @@ def test_in_async_a_lost_reply_costs_no_residual(client: Any, layout: str, monke
     rig.start()
     updates, (first, second) = rig.workers[0], batches(2)
     rig.train([first])
-    compressor, residuals = updates._compressor, list[Any]()
-    encode, send = compressor.encode, updates._sent
-
-    def encoded(*given: Any) -> Any:
-        parts, residual = encode(*given)
-        residuals.append(residual)
-        return parts, residual
+    residuals, send = recorded_residuals(updates._compressor, monkeypatch), updates._sent
 
     def lost(*given: Any) -> Any:
         send(*given)
         raise ShardLostError("UNAVAILABLE: the reply is lost", client.connection)
 
-    monkeypatch.setattr(compressor, "encode", encoded)
     monkeypatch.setattr(updates, "_sent", lost)
     pending = [second]
     with pytest.raises(ShardLostError):
@@ -392,6 +397,4 @@ def test_in_async_a_lost_reply_costs_no_residual(client: Any, layout: str, monke
         updates.warm_up(pending)  # as after the loss of a server for which nothing is prepared yet
     updates.start_session(SESSION)
     assert updates.step(pending).step == 2
-    for held, expected in zip(compressor._residuals, residuals[0].vectors, strict=True):
-        for one, other in zip(held, expected, strict=True):
-            np.testing.assert_array_equal(one.numpy(), other.numpy())
+    check_kept(updates._compressor, residuals[0])

@@ -78,7 +78,7 @@ def test_a_custom_training_method_can_be_moved_into_a_function(client: Any) -> N
 
 @pytest.mark.parametrize(("limit", "argument"), [("max_epochs", "epochs"), ("max_steps_per_epoch", "steps")])
 def test_a_limit_of_keras_for_debugging_is_refused(client: Any, limit: str, argument: str) -> None:
-    """`fit` ends after so many epochs or steps. The job trained all of them."""
+    """`fit` ends after that number of epochs or steps. The job trained all of them."""
     import keras
 
     from pstraining.runtime.model.errors import ModelError

@@ -200,7 +200,7 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
     if limit is None or maximum is None or _held(facts) is not None or _is_being_resized(facts, sizing.role):
         return sizing
     killed = _newest_kill(facts, sizing, usage)
-    is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= grown_sizes.REST
+    is_rested = grown_sizes.is_rested(sizing, facts.now)
     needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), is_rested=is_rested)
     # A limit that was just refused has no former one, and waits.
     if (is_rested or sizing.grown_from is not None) and server_growth.is_memory_high(facts, sizing.role, usage):

@@ -85,6 +85,11 @@ def infeasible(sizing: RoleSizing, snapshot: Snapshot, now: datetime) -> str | N
     return next((pod.resize_message or "its node can never grant it" for pod in found), None)
 
 
+def is_rested(sizing: RoleSizing, now: datetime) -> bool:
+    """Whether the last change of a role is long enough ago for another one."""
+    return sizing.grown_time is None or now - sizing.grown_time >= REST
+
+
 def is_trial(sizing: RoleSizing, now: datetime) -> bool:
     """Whether the newest size is so new that it is withdrawn if it is refused or cannot be granted."""
     return sizing.grown_time is not None and now - sizing.grown_time <= TRIAL

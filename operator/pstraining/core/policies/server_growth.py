@@ -54,15 +54,15 @@ def adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> RoleSi
         sizing: the sizing, with the memory limit that the servers need.
         usage: the servers' resource usage; None if it is not known.
     """
-    servers, most = facts.resharding.current, facts.job.spec.autoscaling.most_servers
-    if most is None or servers >= most or obstacle(facts):
+    servers, most = facts.resharding.current, _most(facts)
+    if servers >= most:
         return sizing
     need = None if usage is None else _need(facts, sizing, usage)
     # The largest memory limit was set for this change, so the time between two changes counts from the one before.
     is_prepared = sizing.grown_from is not None
     # Servers can still be added, so the maximum of their memory needs no report.
     sizing = sizing.model_copy(update={"at_maximum": False})
-    is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= grown_sizes.REST
+    is_rested = grown_sizes.is_rested(sizing, facts.now)
     if need is None or not (is_rested or is_prepared) or facts.resharding.step is not ReshardingStep.STEADY:
         return sizing
     factor, cause = need
@@ -83,11 +83,10 @@ def obstacle(facts: Facts) -> str:
 def is_memory_high(facts: Facts, role: str, usage: RoleUsage | None) -> bool:
     """Whether servers are to be added for memory, so that they first get the largest memory limit."""
     autoscaling = facts.job.spec.autoscaling
-    largest, most = autoscaling.maximum(role), autoscaling.most_servers
+    largest = autoscaling.maximum(role)
     if role != names.PS or autoscaling.mode is not AutoscalingMode.FULL or usage is None or largest is None:
         return False
-    is_possible = most is not None and facts.resharding.current < most and not obstacle(facts)
-    return is_possible and usage.memory >= MEMORY_SHARE * parse(largest)
+    return facts.resharding.current < _most(facts) and usage.memory >= MEMORY_SHARE * parse(largest)
 
 
 def outlook(facts: Facts) -> str:
@@ -100,6 +99,11 @@ def outlook(facts: Facts) -> str:
     most = autoscaling.most_servers
     has_all = most is not None and facts.resharding.current >= most
     return f" ps.replicas has its maximum of {most}." if has_all else f" ps.replicas may grow to {most}."
+
+
+def _most(facts: Facts) -> int:
+    """Return the largest number of servers that may be given to the job; 0 if none may be added."""
+    return 0 if obstacle(facts) else facts.job.spec.autoscaling.most_servers or 0
 
 
 def _need(facts: Facts, sizing: RoleSizing, usage: RoleUsage) -> tuple[Decimal, str] | None:

@@ -188,7 +188,7 @@ class TrainingReporter:
         Args:
             final: the last state.
             done: number of steps or splits in the last state.
-            early: whether a callback ended training. The epoch is incomplete that it has ended at its beginning.
+            early: whether a callback ended training. An epoch that it stopped at its beginning ends incomplete.
             wait: called repeatedly until the callbacks are done.
         """
         self._done = done
