@@ -39,13 +39,9 @@ test-lint test-drift test-unit test-property test-chart test-training test-contr
 SOAK := PSTRAINING_TESTS=soak PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 \
         PSTRAINING_CUTS=1000 PSTRAINING_HOT_KILLS=150 PSTRAINING_HOT_TAKEOVERS=200 PSTRAINING_ASYNC_KILLS=100 \
         PSTRAINING_KUBELET_LOSSES=150,20,10
-SOAKED := auto completion compression embedding epochs hot hybrid_faults hybrid_hot hybrid_pairs layout_kills ledger
-SOAKED += optimizer_matrix ordered pairs silence state_transfer stop sync sync_faults updates visibility
 soak: install ## Slow versions of tests: training compared after 200 updates, hundreds of processes and threads killed (hours)
-	@$(SOAK) $(PY) -m pytest $(SOAKED:%=tests/training/test_runtime_%.py) tests/training/test_bench_*.py \
-		tests/training/test_example_convnet.py tests/property/test_layouts.py tests/property/test_layout_exploration.py \
-		tests/property/test_view_exploration.py tests/property/test_view_faults.py tests/chart/test_score.py
-	@$(SOAK) $(PY) hack/run_tests.py e2e
+	@failed=0; for file in tests/training/test_*.py; do $(SOAK) $(PY) -m pytest $$file || failed=1; done; \
+		$(SOAK) $(PY) hack/run_tests.py property chart e2e || failed=1; exit $$failed
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid training.keys training.key_accuracy
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)

@@ -11,7 +11,7 @@ from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 from tests.e2e.conftest import cluster_command
 from tests.support.kube import Target
-from tests.support.soak_marks import in_all, in_soak
+from tests.support.soak_marks import in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 SMALL = (
@@ -31,7 +31,7 @@ def measured(target: Target, folder: Path, options: str) -> Figures:
     return asyncio.run(run())
 
 
-@in_all("tests/e2e/test_idle.py::test_running_jobs_cost_no_writes")  # adds only the benchmark itself
+@in_soak
 def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     found = measured(target, tmp_path, SMALL)
     shape = found["shapes"]["5 x (1+2)"]
@@ -53,7 +53,7 @@ def test_poisoned_jobs_delay_no_other_job(target: Target, fake_nodes: int, tmp_p
     assert [found["poisoned"][poison]["unfinished"] for poison in ("500", "hang")] == [0, 0]
 
 
-@in_all("tests/unit/controller/test_failed_creates.py::test_the_memory_for_messages_is_bounded")
+@in_soak
 def test_a_flooded_namespace_costs_the_operator_no_memory(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     """A flooded namespace costs the operator no memory: 40 MB of events and of ConfigMaps that name nonexistent
     jobs.

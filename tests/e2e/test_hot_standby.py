@@ -20,7 +20,7 @@ from tests.support.examples import ROOT, Example
 from tests.support.hot_standby import ONE_SHARD, RESUME_SECONDS, SPEC, HotStandbyJob
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak
+from tests.support.soak_marks import ALL, THOROUGH, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
@@ -32,7 +32,7 @@ SERVER = r"launch\.py serve|examples\.digits"
         ("Sync", 1),
         pytest.param(
             ("Sync", 2),
-            marks=in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),  # two shards
+            marks=in_soak,
         ),
         pytest.param(("Async", 2), marks=in_soak),
     ],

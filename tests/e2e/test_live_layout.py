@@ -9,7 +9,7 @@ from tests.e2e.test_scaling_hot import containers, has
 from tests.support.examples import Example
 from tests.support.hot_standby import ONE_SHARD, SPEC
 from tests.support.kube import Kube, job_condition, wait_for
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import in_all, in_soak, some
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
@@ -65,7 +65,7 @@ def test_a_server_is_added_while_training_continues(kube: Kube, namespace: str, 
     some(
         ["Sync", "Async"],
         lambda mode: mode == "Sync",
-        in_all("tests/training/test_runtime_update_pause.py::test_no_update_is_sent_in_a_pause_until_it_ends"),
+        in_soak,
     ),
 )
 def test_training_continues_on_another_number_of_servers_without_a_restart(

@@ -7,15 +7,22 @@ import pytest
 
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed"), pytest.mark.trains]
 PROGRAMS = (ROOT / "tests" / "support" / "moved_programs.py").read_text()
 
 
 @in_all("tests/training/test_runtime_loss_scale.py::test_gradients_that_underflow_in_half_precision_train")
-@pytest.mark.parametrize("mode", ["Sync", "Async"])
-@pytest.mark.parametrize(("name", "weight"), [("half precision", 0.077), ("own train_step", 3.0)])
+@pytest.mark.parametrize(
+    ("name", "weight", "mode"),
+    [
+        ("half precision", 0.077, "Async"),
+        ("own train_step", 3.0, "Sync"),
+        pytest.param("half precision", 0.077, "Sync", marks=in_soak),
+        pytest.param("own train_step", 3.0, "Async", marks=in_soak),
+    ],
+)
 def test_a_moved_program_ends_where_fit_ends(
     kube: Kube, namespace: str, shared: Path, name: str, weight: float, mode: str
 ) -> None:

@@ -189,7 +189,7 @@ def _assert_tasks_export_metrics(example: Example) -> None:
     some(
         ["plain_tensorflow", "between_graph"],
         lambda name: name == "between_graph",
-        in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps"),  # also runs to its end
+        in_soak,
     ),
 )
 def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, name: str) -> None:
@@ -242,7 +242,7 @@ def test_a_whole_script_ends_where_fit_ends(
         assert (example.checkpoints / name).exists(), name
 
 
-@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # four losses, in turn
+@in_soak
 def test_digits_trains_through_repeated_losses(kube: Kube, namespace: str, shared: Path) -> None:
     """A worker, a PS process, a PS container and the chief die in turn; the job resumes each time and succeeds."""
     example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 45000}})

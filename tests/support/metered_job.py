@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pstraining.runtime.local import LocalJob
 from tests.support.servers import SPREAD
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import THOROUGH
 
 HEADER: Final = 66
 """Bytes of a TCP segment's headers on the loopback interface: Ethernet 14, IPv4 20, TCP with timestamps 32."""
@@ -74,7 +74,7 @@ def metered(folder: Path) -> Iterator[LocalJob]:
     command = ["-m", "tests.support.fit_program"]
     with LocalJob(
         command,
-        ps=2 if ALL else 1,
+        ps=2 if THOROUGH else 1,
         workers=2,
         restarts=2,
         training=SPREAD,

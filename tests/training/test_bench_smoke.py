@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bench.training.registry import MEASUREMENTS
-from tests.support.soak_marks import THOROUGH, in_all
+from tests.support.soak_marks import THOROUGH, in_soak
 
 ROOT = Path(__file__).parents[2]
 KINDS: list[Any] = [
     "start",
-    pytest.param("small, Async", marks=in_all("tests/training/test_bench_smoke.py::test_figures_come_out")),  # 40 s
-    pytest.param("links", marks=in_all("tests/training/test_bench_smoke.py::test_figures_come_out")),  # 11 s
+    pytest.param("small, Async", marks=in_soak),
+    pytest.param("links", marks=in_soak),
 ]
 KINDS += ["bytes: balance", "straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
 pytestmark = [
@@ -42,9 +42,7 @@ def test_figures_come_out(kind: str, tmp_path: Path) -> None:
     assert "missing: bytes a sample: dense / Int8" in done.stderr
 
 
-@in_all(
-    "tests/unit/bench/test_gpu.py::test_the_bench_fails_if_no_run_with_one_server_reaches_the_limit"
-)  # six processes with TensorFlow
+@in_soak
 def test_the_figures_of_gpus_come_out_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
     options = ["--cpu", "--way", "overlapped", "--rounds", "1", "--seconds", "1", "--steps", "5", "--out", str(out)]

@@ -20,7 +20,7 @@ from pstraining.runtime import local
 from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob
 from tests.support.documented import documents, job_of, shell_lines
-from tests.support.soak_marks import ALL, in_all
+from tests.support.soak_marks import THOROUGH, in_all
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -132,8 +132,8 @@ def test_the_tutorial(tmp_path: Path) -> None:
     settings, folder = json.loads(given["--training"]), tmp_path / given["--checkpoint-dir"]
     ps, workers, checkpoint = int(given["--ps"]), int(given["--workers"]), {"path": str(folder)}
     command = [str(tmp_path / program)]
-    started = workers if ALL else 1
-    with LocalJob(command, ps=ps, workers=started, chief=ALL, training=settings, checkpoint=checkpoint) as run:
+    started = workers if THOROUGH else 1
+    with LocalJob(command, ps=ps, workers=started, chief=THOROUGH, training=settings, checkpoint=checkpoint) as run:
         assert finished(run) == 0, transcript(run)
         for process, event in shown_events():
             (found, *_) = run.processes.get(process, run.leader).events(event["event"])

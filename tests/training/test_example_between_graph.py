@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import in_soak
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
 
-@in_all("tests/e2e/test_training.py::test_examples_without_our_runtime")  # on kubelets
+@in_soak
 def test_all_workers_end_at_the_global_step(tmp_path: Path) -> None:
     program = ["-m", "examples.between_graph", "--steps", "1500", "--checkpoint-seconds", "2"]
     with LocalJob(program, ps=1, workers=2, chief=False, checkpoint={"path": str(tmp_path)}) as job:

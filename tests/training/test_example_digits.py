@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import THOROUGH
 from tests.training.test_runtime_export import loaded, printed
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-STEPS, ACCURACY = (2000, 0.95) if ALL else (1000, 0.9)
-WORKERS = ("worker-0", "worker-1") if ALL else ("worker-0",)
+STEPS, ACCURACY = (2000, 0.95) if THOROUGH else (1000, 0.9)
+WORKERS = ("worker-0", "worker-1") if THOROUGH else ("worker-0",)
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def test_digits_reaches_its_accuracy_and_a_second_run_has_nothing_to_do(trained:
     assert (folder / "final.weights.h5").is_file()
 
     training = {"steps": STEPS}
-    with LocalJob(["-m", "examples.digits"], chief=ALL, training=training, checkpoint=checkpoint(folder)) as again:
+    with LocalJob(["-m", "examples.digits"], chief=THOROUGH, training=training, checkpoint=checkpoint(folder)) as again:
         assert again.wait() == 0, "\n".join(again.leader.lines[-30:])
         assert again.leader.events("result")[0]["test_accuracy"] == result["test_accuracy"]
         assert again.leader.events("restored")[0]["step"] == result["step"]

@@ -9,11 +9,11 @@ import pytest
 from nbclient import NotebookClient
 
 from hack.docs.pages import ROOT
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 NOTEBOOK = ROOT / "examples" / "notebook" / "digits.ipynb"
-WORKERS = 2 if ALL else 1
+WORKERS = 2 if THOROUGH else 1
 """In `make test` one process fewer imports TensorFlow."""
 
 

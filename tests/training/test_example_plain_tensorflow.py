@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -20,7 +20,7 @@ def test_the_example_uses_only_the_progress_report() -> None:
     assert "from pstraining import progress\n" in source.read_text()
 
 
-@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # on kubelets
+@in_soak
 def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "800", "--checkpoint-seconds", "1"]
     with LocalJob(program, ps=1, workers=2, restarts=3, checkpoint={"path": str(tmp_path)}) as job:

@@ -9,7 +9,7 @@ import pytest
 from examples.tfrecords import __main__ as program
 from examples.tfrecords.write import FILES, write
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import THOROUGH
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -33,18 +33,18 @@ def test_the_job_trains_every_file_and_ends_as_plain_keras_does(
     assert sorted(first) == sorted(rows(program.parsed(paths[0]).batch(8)))
     assert first != rows(program.parsed(paths[0]).batch(8)), "shuffled within the file"
 
-    epochs = program.EPOCHS if ALL else 2
-    training = {"mode": "Sync", **({} if ALL else {"epochs": epochs})}
+    epochs = program.EPOCHS if THOROUGH else 2
+    training = {"mode": "Sync", **({} if THOROUGH else {"epochs": epochs})}
     monkeypatch.setenv("DATA", str(tmp_path))
-    workers = 2 if ALL else 1
-    with LocalJob(["-m", "examples.tfrecords"], workers=workers, chief=ALL, restarts=1, training=training) as run:
+    workers = 2 if THOROUGH else 1
+    with LocalJob(["-m", "examples.tfrecords"], workers=workers, chief=THOROUGH, restarts=1, training=training) as run:
         assert finished(run) == 0, transcript(run)
         result = run.leader.events("result")[0]
     # 16 files of 3 batches; an update has one batch of each worker. The worker with an epoch's last file trains it
     # alone.
     updates = epochs * FILES * 3 // workers
     assert updates <= result["step"] <= updates + 3 * epochs
-    if not ALL:  # accuracies are comparable only after more epochs
+    if not THOROUGH:  # accuracies are comparable only after more epochs
         assert result["test_accuracy"] > 0.5
         return
 

@@ -12,7 +12,7 @@ import pytest
 from pstraining.api.training import Codec as Name
 from pstraining.runtime.compression.auto_select import CODED, PLAIN
 from tests.support.servers import SESSION, Rig, batches, large, warm_up
-from tests.support.soak_marks import ALL, in_all, in_soak, some
+from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_compression import with_one_to_spare
 
@@ -71,13 +71,13 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
     return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in pairs)
 
 
-@pytest.mark.parametrize("seed", range(3 if ALL else 1))
+@pytest.mark.parametrize("seed", range(3 if THOROUGH else 1))
 def test_the_residual_is_sent_with_the_next_push_in_either_format(client: Any, seed: int) -> None:
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=SERVERS, build=large)
     drawn = random.Random(seed)
-    forms = [drawn.choice([PLAIN, CODED]) for _ in range(30 if ALL else 10)]
+    forms = [drawn.choice([PLAIN, CODED]) for _ in range(30 if THOROUGH else 10)]
     taken = [drawn.random() < 0.7 for _ in forms]
     still_owed = total_sent(rig, [*forms, CODED], taken=[*taken, True])
     assert still_owed > 0.01, "the codec keeps something back"

@@ -17,7 +17,7 @@ from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.ring_pairs import RingPairs
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training.test_runtime_loss_scale import batches as batches_of_numbers
@@ -198,7 +198,7 @@ def test_each_process_clips_its_part_by_the_norms_over_all_processes() -> None:
         np.testing.assert_allclose(result[path], value, rtol=1e-5, err_msg=path)
 
 
-WORKERS = 2 if ALL else 1
+WORKERS = 2 if THOROUGH else 1
 """Workers of pairs of servers that clip: tracing takes twice as long for two."""
 MESSAGES = rounds_messages(random.Random(0), clips=True, workers=WORKERS)
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from pstraining.api.codec_sizes import encoded
 from pstraining.api.training import Codec as Name
 from tests.support.servers import GENERATION, SESSION, Rig, batches, large
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 PS = 2 if ALL else 1
 """Number of servers: each encodes its own segments, and tracing takes twice as long for two."""
-CREW = 3 if ALL else 2
+CREW = 3 if THOROUGH else 2
 """Number of workers, of which a step needs all but one."""
 CODED = [Name.BF16, Name.INT8, Name.ONE_BIT, Name.TOP_K]
 BYTES = {Name.BF16: 2.0, Name.INT8: 1.02, Name.ONE_BIT: 0.13, Name.TOP_K: 0.05}
@@ -108,7 +108,7 @@ def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, fee
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=PS, build=large)
     # Enough rounds to send every element once, and some more.
-    permille, rounds = (10, 120) if ALL else (50, 24)
+    permille, rounds = (10, 120) if THOROUGH else (50, 24)
     wire = PushCompressor(rig.store, [codec(name, permille)], feedback=feedback)
     vectors: list[list[Any]] = [
         [vector(s.size, s.size) if s.group != "state" else vector(1, s.size) for s in shard.segments]
@@ -136,7 +136,7 @@ def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, fee
 def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) -> None:
     import keras
 
-    workers = 2 if ALL or name is Name.BF16 else 1
+    workers = 2 if THOROUGH or name is Name.BF16 else 1
     rig = Rig(
         client,
         lambda: keras.optimizers.Adam(1e-3),

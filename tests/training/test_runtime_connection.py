@@ -10,11 +10,11 @@ import pytest
 from bench.usage import usage
 from pstraining.runtime.transport import client as clients
 from pstraining.runtime.transport.client import FULL_RESET_EVERY
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 BRANCHES = 100
-ROUNDS, EACH = 2, FULL_RESET_EVERY if ALL else 3
+ROUNDS, EACH = 2, FULL_RESET_EVERY if THOROUGH else 3
 GROWTH = 1.0
 """Upper bound of megabytes per connection. It is 0.05 here, and 4 where servers keep all former functions."""
 

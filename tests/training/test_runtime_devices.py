@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.placement import computing_on, watched
 from tests.support.servers import Rig, batches, in_float64, large, small
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -110,7 +110,7 @@ def assert_as_on_one_cpu(
     ids=["Sync", "Hybrid", "localSteps"],
 )
 def test_another_device_gives_the_same_parameters(client: Any, settings: Any) -> None:
-    workers = 2 if ALL else 1
+    workers = 2 if THOROUGH else 1
 
     def rig() -> Rig:
         return Rig(client, adam, ps=2, build=in_float64(small), workers=workers, **settings)

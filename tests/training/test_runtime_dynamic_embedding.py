@@ -10,7 +10,7 @@ import pytest
 from pstraining.runtime.checkpoint.state import StateMismatchError
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig
-from tests.support.soak_marks import ALL, in_all
+from tests.support.soak_marks import THOROUGH, in_all
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -259,7 +259,7 @@ def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(
 
     monkeypatch.setattr(file_plan, "FILE_BYTES", 128)
     monkeypatch.setattr(file_plan, "SMALL", 0)
-    before, after = (3, (3, 2)) if ALL else (1, (2,))
+    before, after = (3, (3, 2)) if THOROUGH else (1, (2,))
     first = in_sync(client, "Adam", before, workers=1)
     first.start()
     Crew(first, [batches(6, seed=0)]).join(PATIENCE)

@@ -9,11 +9,11 @@ import pytest
 from tests.support.replicated_job import ReplicatedJob
 from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.training.test_runtime_dynamic_embedding import Dictionary, batches, by_key, equal, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(600)]
-LOSSES, SHARDS = (20, 2) if ALL else (1, 1)
+LOSSES, SHARDS = (20, 2) if THOROUGH else (1, 1)
 """The numbers of losses and of shards; functions are traced for each shard and after each loss."""
 POLICY = {"max_rows": 10 * SHARDS, "min_count": 2, "expire_after": 2}
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.ps.tables.dynamic_table import RowCount
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, batches, by_key, equal, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(600)]
-SAVES = 200 if ALL else 6
+SAVES = 200 if THOROUGH else 6
 LONGEST_PAUSE = 0.03
 """Maximum of seconds between two saves: the time of some updates of both workers."""
 

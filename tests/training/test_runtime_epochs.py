@@ -16,7 +16,7 @@ from pstraining.runtime.local import LocalJob
 from tests.support import fit_program
 from tests.support.hybrid_rig import HybridRig
 from tests.support.servers import SPREAD, Rig, batches, small
-from tests.support.soak_marks import ALL, in_all, in_soak, some
+from tests.support.soak_marks import THOROUGH, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
@@ -60,8 +60,8 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
     trainer = {"epochs": 6, "steps_per_epoch": 30, "validation_every": 2}
     plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
     plan["pace"] = 0.06  # so slow that each epoch is observed
-    plan["batches_per_epoch"] = 15 if ALL and mode == "Async" else 30  # of a worker
-    with job(monkeypatch, plan, folder, training={"mode": mode}, **({} if ALL else SMALL)) as run:
+    plan["batches_per_epoch"] = 15 if THOROUGH and mode == "Async" else 30  # of a worker
+    with job(monkeypatch, plan, folder, training={"mode": mode}, **({} if THOROUGH else SMALL)) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
         result, epochs, rates = chief.events("result")[0], chief.events("epoch"), chief.events("learning_rate")
@@ -91,7 +91,7 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
 def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"keras": True, "trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02}
     # In `make test` worker 0 acts as the chief, so that one process fewer traces.
-    with job(monkeypatch, plan, folder, restarts=1, chief=ALL, **SMALL) as run:
+    with job(monkeypatch, plan, folder, restarts=1, chief=THOROUGH, **SMALL) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.leader
         step = chief.events("result")[0]["step"]
@@ -115,7 +115,7 @@ def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest
     assert weights_of(saved.variables.values()) == best
 
     assert keras.saving.load_model(folder / "best.keras").count_params() == 8 * 16 + 16 + 16 * 2 + 2
-    if not ALL:  # a second run is tests/training/test_example_digits.py's, too
+    if not THOROUGH:  # a second run is tests/training/test_example_digits.py's, too
         return
     # Run again on fresh servers, the job ends where it ended, without training and without callbacks.
     with job(monkeypatch, plan, folder, **SMALL) as again:

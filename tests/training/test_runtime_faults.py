@@ -13,7 +13,7 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.servers import SPREAD
-from tests.support.soak_marks import ALL, in_all
+from tests.support.soak_marks import THOROUGH, in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 DIGITS = ["-m", "examples.digits"]
@@ -90,7 +90,7 @@ def steps_of(run: LocalJob, worker: str) -> int:
 
 
 def test_a_lost_server_is_restored_from_the_newest_readable_checkpoint(tmp_path: Path) -> None:
-    steps = 3000 if ALL else 1200
+    steps = 3000 if THOROUGH else 1200
     with job(tmp_path, steps=steps, ps=2) as run:
         chief = run.processes["chief"]
         until(run, lambda: len(chief.events("checkpoint")) >= 2, "two checkpoints")

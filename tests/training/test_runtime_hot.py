@@ -141,7 +141,7 @@ def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(chief.events("initialized")) == 1
 
 
-@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # and bit for bit
+@in_soak
 def test_processes_are_renewed_and_cost_no_step(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,12 +12,12 @@ from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import PRIMARY, STANDBY, STEPS, WORKERS, Message, losses, rounds_messages
 from tests.support.placement import USUAL, assert_computes, computing_on
 from tests.support.ring_pairs import RingPairs
-from tests.support.soak_marks import ALL, THOROUGH, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
-CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "3"))
+CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if THOROUGH else "3"))
 """Moments of a loss that are tried; `make soak` tries 1,000."""
-LEFT = 9 if THOROUGH else 2 if ALL else 1
+LEFT = 9 if THOROUGH else 1
 """How many of the nine combinations of surviving members are tried; functions are traced for each."""
 CROSSED = ((STANDBY,), (PRIMARY,))
 """The standby of one shard and the primary of the other survive."""

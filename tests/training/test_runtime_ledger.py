@@ -24,18 +24,18 @@ from pstraining.runtime.ps.data_ledger import SplitPosition
 from tests.support import counting
 from tests.support.crashing_workers import Kills, Line, killable
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
 """Processes that are killed; `make soak` kills 30."""
-SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "12"))
+SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if THOROUGH else "12"))
 """Threads that are killed; `make soak` kills 1,000."""
 WORKERS = 3
 """Workers of a job whose processes are killed."""
-THREADS, SERVERS = (3, 2) if ALL else (2, 1)
+THREADS, SERVERS = (3, 2) if THOROUGH else (2, 1)
 """Workers and servers of a job whose threads are killed. Each new process traces again for each server."""
 
 

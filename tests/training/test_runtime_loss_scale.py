@@ -15,7 +15,7 @@ from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import STEPS as STEPS_OF_PAIRS
 from tests.support.pairs import Message, Pairs
 from tests.support.servers import Rig
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -348,7 +348,7 @@ class ScaledPairs(Pairs):
         return batches(STEPS_OF_PAIRS, seed=worker)
 
 
-WORKERS = 2 if ALL else 1
+WORKERS = 2 if THOROUGH else 1
 """Workers of pairs of servers that decide: tracing takes twice as long for two."""
 DECIDED = [
     *(Message("push", shard, worker) for worker in range(WORKERS) for shard in range(2)),

@@ -62,19 +62,25 @@ WITHOUT_FLOAT64 = ("Muon", "MultiOptimizer")
 ROUNDED = ("clipnorm", "global_clipnorm")
 """Rows whose norms are summed over servers differ by rounding; all other rows are equal bit for bit."""
 
+JOINT = ("Adam", "Adafactor", "Lamb", "Muon", "MultiOptimizer", "global_clipnorm")
+"""Rows that `make test-all` also takes with several workers: Adam, and those with more than one element's rule."""
 QUICK = ("RMSprop", 1, 3)
 """Optimizer, workers and servers in `make test`."""
+
+
+def _is_joint(name: str, workers: int, ps: int) -> bool:
+    return (workers, ps) == (4, 3) and name in JOINT
 
 
 @pytest.mark.parametrize(
     ("name", "workers", "ps"),
     some(
-        [*product(ROWS, [4], [3]), ("Muon", 2, 3), QUICK],
+        [*product(JOINT, [4], [3]), QUICK],
         lambda *cell: cell == QUICK,
         in_all("tests/training/test_runtime_optimizer_matrix.py::test_in_sync"),
     )
     + some(
-        [cell for cell in product(ROWS, [1, 4], [1, 3]) if cell[1:] != (4, 3) and cell != QUICK],
+        [("Muon", 2, 3), *(cell for cell in product(ROWS, [1, 4], [1, 3]) if not _is_joint(*cell) and cell != QUICK)],
         lambda *_: False,
         in_soak,
     ),
@@ -94,7 +100,7 @@ def test_in_async(client: Any, name: str) -> None:
 
 
 @in_all("tests/training/test_runtime_hybrid.py::test_it_equals_one_process_on_all_batches_together")  # all optimizers
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", some(ROWS, lambda name: name in JOINT, in_soak))
 def test_in_hybrid(client: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Hybrid, optimizers equal Keras in float64, because a ring adds in another order. With two workers there is
     only one order.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.local_servers import LocalServers
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import ALL, in_all
+from tests.support.soak_marks import ALL, THOROUGH, in_all
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training import test_runtime_sync as sync
@@ -20,8 +20,8 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("client"),  # a process connects before it creates any tensor
 ]
-STEPS = 50 if ALL else 20
-WORKERS = 2 if ALL else 1
+STEPS = 50 if THOROUGH else 20
+WORKERS = 2 if THOROUGH else 1
 SERVERS = 3 if ALL else 2
 
 

@@ -16,7 +16,7 @@ from pstraining.runtime.transport.client import ShardLostError
 from tests.support import fit_program
 from tests.support.placement import computing_on
 from tests.support.servers import SESSION, Rig, batches, small
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -246,7 +246,7 @@ def test_prefetched_data_follows_the_number_of_workers() -> None:
 
 def test_every_sample_counts_once_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample counts once in a job of two workers with data that is assigned in splits."""
-    epochs = 2 if ALL else 1
+    epochs = 2 if THOROUGH else 1
     monkeypatch.setenv("FITTING_PLAN", json.dumps({"trainer": {"epochs": epochs}, "pieces": True, "validation": False}))
     monkeypatch.setenv("FITTING_FOLDER", str(tmp_path))
     with LocalJob(["-m", "tests.support.fit_program"], workers=2, chief=False, training=OVERLAP) as run:

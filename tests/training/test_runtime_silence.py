@@ -18,7 +18,7 @@ from pstraining.runtime.transport import http2_probe, watchdog
 from tests.support import counting
 from tests.support.netns import cut_off, own_network
 from tests.support.servers import SPREAD, Rig, batches, small
-from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak, some
+from tests.support.soak_marks import THOROUGH, in_all, in_soak, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.silence, pytest.mark.timeout(480)]
@@ -85,7 +85,7 @@ def test_a_call_to_an_unresponsive_server_fails_and_recovers(
     rig.train(batches(2))
 
 
-@pytest.mark.parametrize("number", [2 if ALL else 1, *([20] if THOROUGH else [])])
+@pytest.mark.parametrize("number", [1, *([20] if THOROUGH else [])])
 def test_connecting_waits_for_an_unresponsive_server_and_reports_it(
     client: Any, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

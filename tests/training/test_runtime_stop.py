@@ -13,7 +13,7 @@ from pstraining.runtime.config.settings import CheckpointSettings, TrainingSetti
 from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.kube import wait_for
 from tests.support.servers import SPREAD, Rig, batches, small
-from tests.support.soak_marks import ALL, in_all, in_soak, some
+from tests.support.soak_marks import THOROUGH, in_all, in_soak, some
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import PACED, finished, job, steps_of, transcript, until
 
@@ -43,7 +43,7 @@ def stop(run: LocalJob, name: str) -> LocalProcess:
     ),
 )
 def test_a_stopped_job_resumes_at_the_same_step(tmp_path: Path, chief: bool, leader: str) -> None:
-    with rare(tmp_path, ps=2 if ALL else 1, chief=chief) as run:
+    with rare(tmp_path, ps=2 if THOROUGH else 1, chief=chief) as run:
         until(run, lambda: steps_of(run, "worker-0") > 20 and steps_of(run, "worker-1"), "steps of both")
         process = stop(run, leader)
         assert process.popen.returncode == 143, transcript(run)
@@ -53,7 +53,7 @@ def test_a_stopped_job_resumes_at_the_same_step(tmp_path: Path, chief: bool, lea
         other = run.processes["worker-1"]
         refused = wait_for(lambda: other.events("refused"), "the other worker is shut out")
         assert refused[0]["step"] == stopped, "no update was taken after those that were saved"
-    with rare(tmp_path, ps=3 if ALL else 2, workers=1, chief=chief) as run:
+    with rare(tmp_path, ps=3 if THOROUGH else 2, workers=1, chief=chief) as run:
         chiefs = run.processes[leader]
         restored = until(run, lambda: chiefs.events("restored"), "the saved state, on another number of servers")
         assert restored[0]["step"] == stopped

@@ -13,11 +13,11 @@ from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.updates.base import Identity
 from tests.support.placement import USUAL, assert_computes
 from tests.support.servers import SESSION, Rig, batches, in_float64, small, warm_up
-from tests.support.soak_marks import ALL, cover, in_all, some
+from tests.support.soak_marks import ALL, THOROUGH, cover, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
-STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if ALL else "20"))
+STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if THOROUGH else "20"))
 """Updates after which parameters are compared; `make test-all` makes 50, and `make soak` 200."""
 SERVERS = 2 if ALL else 1
 """Servers of tests about workers: a second server costs as much tracing as the first."""
@@ -134,7 +134,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
     build = in_float64(convolutional)
     rig = Rig(client, lambda: optimizer(name), ps=ps, build=build, workers=2, mode="Sync", accumulation_steps=4)
     rig.start()
-    number = STEPS if ALL else 5
+    number = STEPS if THOROUGH else 5
     shares = [batches(4 * number, seed=worker) for worker in range(2)]
     Crew(rig, shares, accumulation=4).join()
     state = rig.control.snapshot(fence=1)
@@ -260,7 +260,7 @@ def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)  # the last worker to end must not wait for the others
-    number = 3 if ALL else 2
+    number = 3 if THOROUGH else 2
     rig = Rig(client, lambda: optimizer("SGD"), ps=SERVERS, build=small, workers=number, mode="Sync", backup_workers=1)
     rig.start()
     rig.control.client.call(_waited_until(rig, 0.0))

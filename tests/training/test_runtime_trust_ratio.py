@@ -15,7 +15,7 @@ from pstraining.runtime.model.optimizers import optimizer, trust_ratio
 from tests.support.local_servers import LocalServers
 from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.servers import Rig, batches, in_float64
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_sync as sync
 from tests.training.test_runtime_optimizers import STEPS, assert_equal, train_and_restore
@@ -110,7 +110,7 @@ def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path,
     """Lamb on servers equals Keras, also after a restore onto a server number with other slices, and in Async, where
     tensors are whole.
     """
-    shares = [batches(STEPS, seed=worker) for worker in range(2 if ALL else 1)]
+    shares = [batches(STEPS, seed=worker) for worker in range(2 if THOROUGH else 1)]
     state, rig = train_and_restore(client, make, shares, tmp_path, servers=3, build=wide)
     assert cut(rig.store.layout) == {"sequential/dense_1/kernel"}
     assert_equal(

@@ -1,6 +1,5 @@
 """`make test` skips a test only if another one covers its mechanism, which is read from its mark."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -22,21 +21,6 @@ def test_no_mark_of_this_tree_is_wrong() -> None:
     modules = tiers.read(layers.ROOT)
     assert not list(tiers.problems(modules))
     assert any(mark.kind == tiers.IN_ALL for found in modules.values() for mark in found.marks)
-
-
-def test_make_soak_runs_all_files_with_tests_or_cases_of_its_own() -> None:
-    """It names files, except those of the end-to-end layer, which it runs as a whole."""
-    text = (layers.ROOT / "Makefile").read_text("utf-8")
-    shorts = " ".join(re.findall(r"^SOAKED \+?:?= (.*)$", text, re.MULTILINE)).split()
-    recipe = text.partition("\nsoak: ")[2].partition("\n\n")[0]
-    patterns = [*(f"tests/training/test_runtime_{short}.py" for short in shorts), *re.findall(r"tests/\S+\.py", recipe)]
-    patterns = [pattern for pattern in patterns if "%" not in pattern]
-    named = {pattern: [*layers.ROOT.glob(pattern)] for pattern in patterns}
-    assert not [pattern for pattern, files in named.items() if not files], "there are no such files"
-    own = re.compile(r"^from tests\.support\.soak_marks import .*\b(THOROUGH|in_soak)\b", re.MULTILINE)
-    marked = {file for file in layers.ROOT.glob("tests/*/test_*.py") if own.search(file.read_text("utf-8"))}
-    rest = marked - {file for files in named.values() for file in files}
-    assert not [file for file in rest if file.parent.name != "e2e"]
 
 
 @pytest.mark.parametrize(
