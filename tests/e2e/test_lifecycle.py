@@ -96,6 +96,12 @@ def test_a_finished_worker_never_runs_again_even_without_the_operator(
 
     wait_for(retired, "the worker's Deployment is scaled to 0")
     assert running.runs("worker-1") == 1
+
+    wait_for(lambda: running.status().get("completedIndexes") == "1", "status has the success")
+    running.kube.delete("Deployment", running.namespace, "job-worker-1")
+    running.kube.merge("PSTrainingJob", running.namespace, "job", {"spec": {"worker": {"replicas": 3}}}, "scale")
+    wait_for(lambda: running.kube.get("Deployment", running.namespace, "job-worker-2"), "the worker that was added")
+    assert running.kube.get("Deployment", running.namespace, "job-worker-1") is None
     running.exit("chief-0", 0)
     status = running.wait_phase("Succeeded")["status"]
     assert status["worker"]["succeeded"] == 1

@@ -70,8 +70,8 @@ def _pack(records: Sequence[ReplicaRecord]) -> PackedRecords:
     return PackedRecords(
         role=records[0].role,
         member=records[0].member,
-        indexes=_ranges(r.index for r in records),
-        given_up=_ranges(r.index for r in records if r.given_up),
+        indexes=ranges(r.index for r in records),
+        given_up=ranges(r.index for r in records if r.given_up),
         since=since,
         failures=[r.failures for r in records],
         failure_times=times if any(times) else [],
@@ -105,9 +105,10 @@ def _at(since: datetime, seconds: int) -> datetime:
     return since + seconds * _SECOND
 
 
-def _ranges(ascending: Iterable[int]) -> str:
+def ranges(found: Iterable[int]) -> str:
+    """Return numbers as a text such as 0-57,60."""
     parts: list[list[int]] = []
-    for number in ascending:
+    for number in sorted(found):
         if parts and parts[-1][1] == number - 1:
             parts[-1][1] = number
         else:

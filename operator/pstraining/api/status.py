@@ -210,6 +210,11 @@ class PSTrainingJobStatus(ApiModel):
     )
     failed_replica: str = Field(default="", description="Replica that failed the job, as role/index.")
     selector: str = Field(default="", description="Label selector of the workers, for the scale subresource.")
+    completed_indexes: str = Field(
+        default="",
+        description="Indexes of the workers whose program has ended with exit code 0 for good, as ranges such as "
+        "0-57,60.",
+    )
     replica_records: list[ReplicaRecord] = Field(
         default_factory=list,
         json_schema_extra=schemas.atomic_list(FULL_RECORDS_MAX),

@@ -184,7 +184,6 @@ def _before_chief(job: PSTrainingJob, snapshot: Snapshot, wanted: list[dict[str,
 
 def missing_and_drifted(facts: Facts, wanted: list[dict[str, Any]]) -> Iterator[Action]:
     """Create missing children and correct drifted ones."""
-    given_up = retired_workers.given_up(facts.status)
     for manifest in wanted:
         kind, name = Kind.of(manifest), manifest["metadata"]["name"]
         child = facts.snapshot.child(kind, name)
@@ -192,7 +191,7 @@ def missing_and_drifted(facts: Facts, wanted: list[dict[str, Any]]) -> Iterator[
             # The checkpoint's claim is created before the StatefulSet. If it is missing later, data was lost.
             is_lost = kind is Kind.CLAIM and facts.snapshot.of_kind(Kind.STATEFUL_SET)
             index = manifest["metadata"]["labels"].get(names.LABEL_INDEX, "")
-            if not is_lost and not (kind is Kind.DEPLOYMENT and int(index or -1) in given_up):
+            if not is_lost and not (kind is Kind.DEPLOYMENT and int(index or -1) in facts.retired_workers):
                 yield Create(kind, name, manifest, Reason.DESIRED)
         elif not child.deleting:
             yield from _corrected(facts, child, manifest)

@@ -150,7 +150,7 @@ class Facts:
     @cached_property
     def leader_stops(self) -> bool:
         """Whether the leader is deleted, alone or with all pods, after which its program runs again."""
-        return self.resharding.stops or attempts.stops(self.job, self.snapshot)
+        return self.resharding.stops or success.stops(self.job, self.snapshot)
 
     @property
     def current_term(self) -> int:
@@ -160,7 +160,7 @@ class Facts:
     @cached_property
     def succeeded_workers(self) -> frozenset[int]:
         """The workers whose program has ended with exit code 0 for good."""
-        return success.workers(self.job, self.snapshot)
+        return success.workers(self.job, self.snapshot, self.status)
 
     @cached_property
     def retired_workers(self) -> Mapping[int, str]:

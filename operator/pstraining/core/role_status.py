@@ -2,9 +2,10 @@
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition
+from pstraining.api.packed_records import numbers, ranges
 from pstraining.api.status import RoleStatus
 from pstraining.core.facts import Facts
-from pstraining.core.policies import clean_up
+from pstraining.core.policies import clean_up, success
 from pstraining.core.policies.resharding import ReshardingStep
 from pstraining.core.snapshot import Pod
 
@@ -128,6 +129,15 @@ def _succeeded(facts: Facts, *, has_ended: bool) -> dict[str, frozenset[int]]:
             for role, attempts in facts.attempts.items()
         },
     }
+
+
+def completed_indexes(facts: Facts, *, has_ended: bool) -> str:
+    """Return the workers that have succeeded, as ranges; none if all programs of the job run again."""
+    if has_ended:
+        return ranges(facts.succeeded_workers.union(numbers(facts.status.completed_indexes)))
+    done = facts.succeeded_workers
+    runs_again = done and (_runs_again(facts, names.EVALUATOR) or success.stops(facts.job, facts.snapshot))
+    return "" if runs_again else ranges(done)
 
 
 def _runs_again(facts: Facts, role: str) -> bool:

@@ -21,7 +21,7 @@ from pstraining.core.policies import autoscaling, completion, deadline, job_rest
 from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failure_counts import key_of
 from pstraining.core.policies.teardown import workloads
-from pstraining.core.role_status import role_statuses
+from pstraining.core.role_status import completed_indexes, role_statuses
 from pstraining.core.shard_status import shard_statuses, standby_summary, takeovers, took_over
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources.workloads import worker_selector_text
@@ -85,6 +85,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
         autoscaling=situation.sizings,
         failed_replica=stored.failed_replica or (end.replica if end is not None else ""),
         selector=worker_selector_text(facts.job),
+        completed_indexes=completed_indexes(facts, has_ended=end is not None),
         replica_records=list(facts.failures.records),
     )
 

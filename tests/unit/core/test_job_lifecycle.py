@@ -106,6 +106,38 @@ def test_a_worker_that_has_succeeded_stays_at_zero_replicas() -> None:
     assert world.settle() == 0, "and nothing more is written"
 
 
+def test_a_worker_that_has_succeeded_does_not_run_again_without_its_deployment() -> None:
+    world = running()
+    world.end("worker", 1)
+    world.settle()
+    assert world.job is not None
+    assert world.job["status"]["completedIndexes"] == "1"
+    del world.children["Deployment", "digits-worker-1"]
+    world.settle()
+    assert world.names_of("Deployment") == ["digits-worker-0"]
+    assert (phase(world), world.job["status"]["worker"]["succeeded"]) == ("Running", 1)
+    assert world.settle() == 0
+
+
+@pytest.mark.parametrize("stopped", ["suspended", "restarted"])
+def test_after_a_stop_workers_that_have_succeeded_run_again(stopped: str) -> None:
+    world = running(failurePolicy={"rules": [{"exitCodes": {"values": [7]}, "action": "RestartJob"}]})
+    world.end("worker", 1)
+    world.settle()
+    del world.children["Deployment", "digits-worker-1"]
+    world.settle()
+    if stopped == "suspended":
+        world.edit({"runPolicy": {"suspend": True}})
+        world.settle()
+        world.edit({"runPolicy": {"suspend": False}})
+    else:
+        world.end("worker", 0, code=7)
+    world.settle()
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1"]
+    assert world.job is not None
+    assert (phase(world), world.job["status"]["completedIndexes"]) == ("Running", "")
+
+
 def test_a_failed_chief_is_followed_by_the_next_term_at_once() -> None:
     world = running()
     world.end("chief", code=1, message="Traceback\nValueError: no")

@@ -78,7 +78,8 @@ def test_only_workers_run_forever() -> None:
 
 
 def deployment(index: int, **more: Any) -> Child:
-    return a_child(Kind.DEPLOYMENT, f"digits-worker-{index}", **more)
+    labels = {names.LABEL_INDEX: str(index), **more.pop("labels", {})}
+    return a_child(Kind.DEPLOYMENT, f"digits-worker-{index}", labels=labels, **more)
 
 
 MARK = {names.ANNOTATION_SUCCEEDED: "true"}
@@ -108,7 +109,8 @@ WORKERS: dict[str, tuple[tuple[Pod | Child, ...], int, set[int]]] = {
 def test_workers_have_succeeded_by_pod_or_by_record(which: str) -> None:
     seen, restarts, expected = WORKERS[which]
     manifest = {**job(), "status": {"jobRestarts": restarts}}
-    assert workers(typed(manifest), snapshot_of(manifest, *seen)) == expected
+    found = snapshot_of(manifest, *seen)
+    assert workers(typed(manifest), found, found.typed_status) == expected
 
 
 def test_a_retired_worker_has_succeeded_or_was_given_up() -> None:

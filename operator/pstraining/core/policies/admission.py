@@ -237,7 +237,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     """
     if not snapshot.of_kind(Kind.WORKLOAD):  # most jobs have none, and need no further fields
         return QueueState(job, snapshot.installation.kueue, (), snapshot.queue_objects)
-    retired = retired_workers.reasons(status, success.workers(job, snapshot))
+    retired = retired_workers.reasons(status, success.workers(job, snapshot, status))
     found = sorted(map(QueueWorkload, snapshot.of_kind(Kind.WORKLOAD)), key=lambda w: (w.created, w.name))
     return QueueState(job, snapshot.installation.kueue, tuple(found), snapshot.queue_objects, frozenset(retired))
 

@@ -16,8 +16,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.observe import NOT_ADMITTED
-from pstraining.core.policies import missed_change, teardown
-from pstraining.core.policies.success import succeeded
+from pstraining.core.policies.success import stops, succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
 REJECTED_PAUSE: Final = timedelta(seconds=10)
@@ -115,13 +114,6 @@ def _has_succeeded(
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)
-
-
-def stops(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Whether all pods of the job are deleted or will be, after which its chief and its evaluator run again."""
-    workloads = teardown.workloads(snapshot)
-    is_older = any(not snapshot.is_of_current_restart(c) for c in workloads)
-    return job.spec.run_policy.suspend or is_older or missed_change.is_due(job, snapshot)
 
 
 def _newest_is_over(attempts: Attempts, snapshot: Snapshot) -> bool:

@@ -5,7 +5,7 @@ late, or by another operator process; a run whose pod was never observed is not 
 failure counts and what follows. If several runs ended unobserved, only the cause of the newest one is known.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -27,7 +27,7 @@ from pstraining.core.policies.failures import (
     newest_end,
 )
 from pstraining.core.policies.resharding import began, has_saved
-from pstraining.core.policies.success import decides_end, is_recorded, runs_for_ever, succeeded
+from pstraining.core.policies.success import decides_end, on_record, runs_for_ever, succeeded
 from pstraining.core.policies.teardown import leader_pods
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.standbys import members
@@ -146,7 +146,7 @@ def count_failures(
     records = {key_of(r): r if status.completion_time is not None else _reinstated(job, r) for r in stored}
     failures, uncounted = [], dict[str, FailureReason]()
     changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
-    resumed = _resumed_at(job, snapshot, status)
+    resumed, succeeded_workers = _resumed_at(job, snapshot, status), on_record(job, snapshot, status)
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
     stopping = any(pod.deleting for pod in snapshot.pods) and (
         job.spec.run_policy.suspend or stops or missed_change.is_due(job, snapshot)
@@ -157,7 +157,7 @@ def count_failures(
         for pod in snapshot.pods:
             key, change = key_of(pod), None if _began_after(pod, resumed) else changes[pod.role]
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
-            if _is_retired(job, snapshot, pod, old):
+            if _is_retired(pod, old, succeeded_workers):
                 continue
             if (stopping and pod.deleting) or _is_superseded(pod, old, pods_by_uid):
                 continue
@@ -303,7 +303,7 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
     )
 
 
-def _is_retired(job: PSTrainingJob, snapshot: Snapshot, pod: Pod, record: ReplicaRecord) -> bool:
+def _is_retired(pod: Pod, record: ReplicaRecord, succeeded_workers: Container[int]) -> bool:
     """Whether a pod's worker has succeeded, or the operator deletes the pod because its worker is given up.
 
     The pod itself may no longer show the success. If its deletion interrupts the start of the next run, the kubelet
@@ -311,7 +311,7 @@ def _is_retired(job: PSTrainingJob, snapshot: Snapshot, pod: Pod, record: Replic
     """
     if pod.role != names.WORKER:
         return False
-    return (pod.deleting and record.given_up) or is_recorded(job, snapshot, pod.index)
+    return (pod.deleting and record.given_up) or pod.index in succeeded_workers
 
 
 def _stays(job: PSTrainingJob, pod: Pod, change: StatusCondition) -> bool:

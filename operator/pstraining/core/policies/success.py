@@ -4,24 +4,40 @@ from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
+from pstraining.api.packed_records import numbers
 from pstraining.api.run_policy import RestartPolicy, SuccessPolicy
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
+from pstraining.core.policies import missed_change, teardown
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Pod, Snapshot
 from pstraining.resources.pods import PodTask, has_chief_duty
 
 
-def workers(job: PSTrainingJob, snapshot: Snapshot) -> frozenset[int]:
-    """Return the workers that have succeeded."""
-    return frozenset(i for i in range(job.spec.worker.replicas) if _worker_succeeded(job, snapshot, i))
+def workers(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> frozenset[int]:
+    """Return the workers that have succeeded; their pods show this first, and later a record."""
+    recorded = on_record(job, snapshot, status)
+    left = (i for i in range(job.spec.worker.replicas) if i not in recorded)
+    return recorded.union(i for i in left if _pod_succeeded(job, snapshot, i))
 
 
-def is_recorded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
-    """Whether a worker's Deployment has the annotation that the worker has succeeded."""
-    deployment = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
-    if deployment is None or deployment.annotations.get(names.ANNOTATION_SUCCEEDED) != "true":
-        return False
-    return snapshot.is_of_current_restart(deployment)
+def on_record(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> frozenset[int]:
+    """Return the workers with a record of their success: an annotation of the Deployment, or status without one.
+
+    A user may have deleted the Deployment. The worker does not run again, unless all programs of the job do.
+    """
+    count, deployments = job.spec.worker.replicas, snapshot.of_kind(Kind.DEPLOYMENT)
+    annotated = (c for c in deployments if c.annotations.get(names.ANNOTATION_SUCCEEDED) == "true")
+    found = {c.number(names.LABEL_INDEX) for c in annotated if snapshot.is_of_current_restart(c)}
+    if status.completed_indexes and not stops(job, snapshot):
+        found |= {*numbers(status.completed_indexes)} - {c.number(names.LABEL_INDEX) for c in deployments}
+    return frozenset(index for index in found if 0 <= index < count)
+
+
+def stops(job: PSTrainingJob, snapshot: Snapshot) -> bool:
+    """Whether all pods of the job are deleted or will be, after which all programs run again."""
+    is_older = any(not snapshot.is_of_current_restart(c) for c in teardown.workloads(snapshot))
+    return job.spec.run_policy.suspend or is_older or missed_change.is_due(job, snapshot)
 
 
 def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
@@ -48,10 +64,7 @@ def decides_end(job: PSTrainingJob, index: int) -> bool:
     return has_chief_duty(job, PodTask(names.WORKER, index)) and job.spec.success_policy is SuccessPolicy.CHIEF
 
 
-def _worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
-    """Whether a worker has succeeded; its pod shows this first, and later an annotation of its Deployment."""
-    if is_recorded(job, snapshot, index):
-        return True
+def _pod_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
     pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)
 
