@@ -3,10 +3,10 @@
 ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb the program on any machine; waits end once
 the file ORDERED_HASTE exists. ORDERED_EACH is the number of connections after which all processes are renewed at once.
 With ORDERED_PIECE, returning members receive the state in chunks of this number of bytes, as if the state were large.
-With ORDERED_TABLE the model has a table of some megabytes. With ORDERED_SUMS every update adds its gradient, which does
-not depend on the parameters, so their sum shows each batch that was lost or applied twice; the value is the number of
-units, whose gradients are equal. ORDERED_PHASES is a folder:
-see `tests.support.layout_phases`.
+With ORDERED_TABLE the model has a table of some megabytes, or rows by key if it is `keys`. With ORDERED_SUMS every
+update adds its gradient, which does not depend on the parameters, so their sum shows each batch that was lost or
+applied twice; the value is the number of units, whose gradients are equal. ORDERED_PHASES is a folder: see
+`tests.support.layout_phases`.
 """
 
 import os
@@ -33,8 +33,9 @@ def model() -> Any:
     if os.environ.get("ORDERED_TABLE"):
         from pstraining.runtime import Embedding
 
-        pixels = keras.Input((64,), dtype="int32")
-        rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, 16, name="pixels")(pixels))
+        pixels = keras.Input((64,), dtype="int64")
+        number = None if os.environ["ORDERED_TABLE"] == "keys" else ROWS
+        rows = keras.layers.GlobalAveragePooling1D()(Embedding(number, 16, name="pixels")(pixels))
         return keras.Model(pixels, keras.layers.Dense(10, "softmax")(rows))
     if units := os.environ.get("ORDERED_SUMS"):
         dense = keras.layers.Dense(int(units), use_bias=False, kernel_initializer="zeros")
@@ -79,7 +80,7 @@ def read(begin: int, end: int) -> Any:
     digits = load_digits()
     x, y = digits.data[begin:end].astype("float32") / 16, digits.target[begin:end]
     if os.environ.get("ORDERED_TABLE"):  # a row for each value of each pixel
-        x = (SPREAD * (16 * x + 17 * np.arange(64))).astype("int32")
+        x = (SPREAD * (16 * x + 17 * np.arange(64))).astype("int64")
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 

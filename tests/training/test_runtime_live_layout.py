@@ -118,6 +118,27 @@ def test_a_table_moves_from_server_to_server_during_training(
     assert_same(last(tmp_path / "moved"), run_undisturbed(tmp_path / "undisturbed"))
 
 
+@in_all("tests/training/test_runtime_key_moves.py::test_another_layout_has_all_rows_by_key_at_the_standstill")
+def test_rows_by_key_are_those_of_an_undisturbed_run(
+    tmp_path: Path, haste: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERED_TABLE", "keys")
+    with elastic(tmp_path / "run") as run:
+        until(run, lambda: step(run) > 0, "training")
+        for shards in (4, 3, 2) if THOROUGH else (3,):
+            lead_to(run, shards)
+        haste.touch()
+        assert finished(run, LONG) == 0, transcript(run)
+        print(layouts(run))
+        assert not run.processes["chief"].events("restored")
+        assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
+    found, expected = last(tmp_path / "run"), run_undisturbed(tmp_path / "undisturbed")
+    for state in (found, expected):
+        order = np.argsort(state.variables["pixels/keys"])
+        state.variables.update({name: state.variables[name][order] for name in ("pixels", "pixels/keys")})
+    assert_same(found, expected)
+
+
 @in_all("tests/training/test_runtime_update_pause.py::test_no_update_is_sent_in_a_pause_until_it_ends")
 @pytest.mark.parametrize(
     "more",

@@ -210,7 +210,7 @@ class LayoutTransfer:
     def _rest(self, source: StoreAdmin, fence: int, *, is_consistent: bool = True) -> _Rest:
         """Return the state that passes through the chief; see `StateCopies.at_rest`."""
         state = source.copies.at_rest(fence, self._moves.names, is_consistent=is_consistent)
-        return _Rest(state, source.parts.places.entries)
+        return _Rest(state, {**source.parts.places.entries, **state.entries})
 
     def _begin_moves(self, state: _Rest, fence: int, hold: Callable[[], None]) -> None:
         """Begin the restore that `write` completes, and let the sources record missing rows."""

@@ -45,18 +45,20 @@ MOST_ATTEMPTS: Final = 3
 MOST_LOSSES: Final = 10
 """The same number of attempts that lost a server: with a server that is lost again and again, none may succeed."""
 MOST_BYTES: Final = 512 << 20
-"""Maximum size of the state without large tables: it passes through the chief's memory while no step is applied."""
+"""Maximum size of the state that passes through the chief's memory while no step is applied: all but large tables."""
 
 
 def why_not(store: ParameterStore, training: TrainingSettings) -> str:
     """Return why training cannot be led to another layout without a restart; empty if it can."""
     if obstacle := training.layout_obstacle:
         return obstacle
-    if any(table.dynamic for table in store.model.tables):
-        return "a table has rows by key"
-    if (size := sum(_bytes_without_tables(ShardParts(shard)) for shard in store.shards)) > MOST_BYTES:
-        return f"the state without its large tables has {size >> 20} MiB, more than {MOST_BYTES >> 20}"
-    return ""
+    return _too_large(sum(_bytes_without_tables(ShardParts(shard)) for shard in store.shards))
+
+
+def _too_large(size: int) -> str:
+    if size <= MOST_BYTES:
+        return ""
+    return f"the state without its large tables has {size >> 20} MiB, more than {MOST_BYTES >> 20}"
 
 
 def _bytes_without_tables(parts: ShardParts) -> int:
@@ -246,6 +248,9 @@ class LayoutChanger:
         """Connect to the servers of the next layout, and prepare the transfer of the state."""
         if missing := http2_probe.unresponsive(wanted.ps):
             self._report(f"waiting for {', '.join(missing)}")
+            return
+        if too_large := _too_large(admin.copies.bytes_by_key()):  # the rows pass through the chief's memory
+            self._why_not = too_large
             return
         found, file = self._connect(wanted), f"{contract.RUN_DIR}/{contract.LAYOUT_FILE}"
         if wanted.in_pod and not (admin.have_file(file) and found.admin.have_file(file)):

@@ -69,6 +69,7 @@ def delete(shard: Shard) -> Tensor:
     def body() -> Tensor:
         handles = [variable.handle for variable in variables]
         gone = [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
+        gone += [arena.forget() for arena in shard.arenas]
         return with_dependencies([*gone, *shard.row_records.forget()], applied())
 
     return critical(shard.device, shard.container, [], body)

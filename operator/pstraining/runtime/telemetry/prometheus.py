@@ -48,8 +48,8 @@ STATE: Final = {
 """Gauges of the chief: the field of `ChiefCounters`, and the help text."""
 
 TABLE_KEYS: Final = (
-    "Keys of a table with rows by key since the servers' state was restored: inserted; evicted for another key; "
-    "no_room, a gradient that was dropped; below_min_count, a gradient of a key without a row; expired."
+    "Keys of a table with rows by key since the servers' state was restored or moved: inserted; evicted for another "
+    "key; no_room, a gradient that was dropped; below_min_count, a gradient of a key without a row; expired."
 )
 
 

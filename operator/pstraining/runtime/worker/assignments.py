@@ -5,7 +5,6 @@ Pure: no clock, no TensorFlow.
 
 from collections.abc import Mapping
 
-from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.replication.view import Observation, Process, ProcessStatus, View
 
@@ -20,16 +19,6 @@ def active_view(observation: Observation) -> View | None:
     own = [statuses.get(process) for process in newest.members]
     is_active = all(a and a.active and a.promised == newest.ballot and a.view == newest for a in own)
     return newest if is_active else None
-
-
-def follows_layouts(training: TrainingSettings, *, has_keys: bool) -> bool:
-    """Return whether a worker can continue with another number of servers without a restart of its program.
-
-    Args:
-        training: the job's settings.
-        has_keys: whether a table has rows by key.
-    """
-    return not training.layout_obstacle and not has_keys
 
 
 def anticipated_failures(assignment: Assignment, nodes: Mapping[tuple[int, int], str]) -> list[Assignment]:

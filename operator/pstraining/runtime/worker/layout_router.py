@@ -16,7 +16,6 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.base import Identity, Updates
-from pstraining.runtime.worker.assignments import follows_layouts
 from pstraining.runtime.worker.router import (
     AGAIN_SECONDS,
     CLOSE_SECONDS,
@@ -129,7 +128,7 @@ def make_router(store: ParameterStore, updates: Updates, identity: Identity, tra
     """Return the router for a worker of this job."""
     if not (store.updates.paired and isinstance(updates, Rebindable)):
         return StaticRouter(store, updates)
-    failovers, has_keys = FailoverRouter(store, updates), any(table.dynamic for table in store.model.tables)
-    if not follows_layouts(training, has_keys=has_keys):
+    failovers = FailoverRouter(store, updates)
+    if training.layout_obstacle:
         return failovers  # the launcher restarts this program for another layout
     return LayoutRouter(failovers, identity, clusters.later_layout)

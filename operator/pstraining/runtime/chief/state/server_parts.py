@@ -46,8 +46,9 @@ class ServerParts:
         self.most = max(1, PIECE_BYTES // len(self.sources))
         """Maximum bytes of a piece from each shard."""
         self.units = [shard.units(self.most) for shard in self.sources]
-        grows = any(shard.arenas for shard in self.sources)
-        self.is_small = not grows and sum(shard.bytes for shard in self.sources) <= PIECE_BYTES
+        self.has_arenas = any(shard.arenas for shard in self.sources)
+        """Whether a table has rows by key, so that the size of the state changes."""
+        self.is_small = not self.has_arenas and sum(shard.bytes for shard in self.sources) <= PIECE_BYTES
         """Whether the state moves in one call."""
         self._traced: dict[Hashable, TracedFunction] = {}
 

@@ -5,7 +5,7 @@ other direction.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.ports.part_place import PartPlace
@@ -29,6 +30,7 @@ from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.record import RecordField, ShardRecord
 from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.store import int64
+from pstraining.runtime.ps.tables.arena import sizes
 
 RANGE_BYTES: Final = 8 << 20
 """Approximate bytes of a table that a server copies in one critical section, which takes some milliseconds."""
@@ -203,6 +205,23 @@ class StateCopies:
                 self._parts.function("release", self._parts.emit_on_all(ShardParts.release)), int64(fence)
             )
 
+    def bytes_by_key(self) -> int:
+        """Return the present size of all rows by key on the sources in bytes, slots and keys without rows included."""
+        if not self._parts.has_arenas:
+            return 0
+
+        def emit(shard: ShardParts) -> Tensor:
+            with tf.device(shard.shard.device):
+                return sizes(shard.arenas)
+
+        counts = self._client.call(self._parts.function("keys", self._parts.emit_on(self._sources, emit)))
+        return sum(
+            int(own[shard.arenas.index(part.arena)]) * part.width * part.variable.dtype.size
+            for shard, own in zip(self._sources, counts, strict=True)
+            for part in shard.parts
+            if part.arena
+        )
+
     def at_rest(self, fence: int, without: Collection[str], *, is_consistent: bool = True) -> State:
         """Return the state of servers that apply no steps, without some tensors; in memory.
 
@@ -232,6 +251,9 @@ class StateCopies:
         if is_consistent and same != {(fence, first.generation, first.step)}:
             raise FencedError("the servers are under another term, or at different steps")
         values = [dict(zip(numbers, own, strict=True)) for numbers, (_, own) in zip(wanted, taken, strict=True)]
+        places = self._places
+        if self._parts.has_arenas:
+            places = StateMap(self._parts.layout, self._sources, [*map(_keys_in, self._sources, values)])
 
         def fetch(window: ReadWindow) -> Sequence[Array]:
             unit, own = self._parts.units[window.shard][window.unit], values[window.shard]
@@ -239,7 +261,7 @@ class StateCopies:
             width = self._sources[window.shard].parts[unit.numbers[0]].width
             return [flat[0][window.begin * width : window.end * width]] if unit.is_cut else flat
 
-        state = ServerState(first.step, self._places, self._sources, self._parts.most, fetch)
+        state = ServerState(first.step, places, self._sources, self._parts.most, fetch)
         return whole(state.without(without))
 
     def _copy_range(self, call: tuple[int, _Rows, int, int]) -> None:
@@ -264,6 +286,12 @@ class StateCopies:
 
     def _emit_snapshot(self) -> list[Tensor]:
         return self._parts.on(self._sources, lambda own: own.snapshot())
+
+
+def _keys_in(shard: ShardParts, values: Mapping[int, Array]) -> list[int]:
+    """Return the number of keys in each arena of a server, whose columns are among the values."""
+    lengths = {id(part.arena): len(values[number]) for number, part in enumerate(shard.parts) if part.arena}
+    return [lengths[id(arena)] for arena in shard.arenas]
 
 
 def _ranges(shard: ShardParts) -> Iterator[_Rows]:

@@ -97,7 +97,7 @@ class StateRestore:
         without: Collection[str] = (),
         between: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write the pieces of a state between `begin` and `finish`.
+        """Write the pieces of a state between `begin` and `finish`; a further call replaces those of the call before.
 
         Args:
             contents, fence: see `write`.
@@ -109,6 +109,8 @@ class StateRestore:
             FencedError: see `begin`.
         """
         token = int64(name)
+        if self._parts.has_arenas:  # earlier pieces of this restore may have appended keys
+            self._parts.demand("remove keys", self._parts.emit_on_all(ShardParts.remove_keys), int64(fence), token)
         loaded = self._copies.files.load(contents.stored, contents.files(self._parts.most), fence, token)
         with ThreadPoolExecutor(1, "pstraining-read-checkpoint") as pool:
             pieces = contents.pieces(self._parts.most, without=loaded | frozenset(without))

@@ -72,15 +72,15 @@ class PartCopies:
     # Each method below emits operations.
 
     def snapshot(self, numbers: Sequence[int] | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Return the record and the parts, at one moment between two updates.
+        """Return the record and the parts, at one moment between two updates; of an arena's columns, the rows in use.
 
         Args:
             numbers: the numbers of the parts; None: all.
         """
-        variables = self._variables if numbers is None else [self._variables[number] for number in numbers]
+        parts = self.parts if numbers is None else [self.parts[number] for number in numbers]
 
         def body() -> list[Tensor]:
-            return [variable.read_value() for variable in (self.shard.record, *variables)]
+            return [self.shard.record.read_value(), *map(_value, parts)]
 
         record, *values = self.critical([], body)
         return record, values

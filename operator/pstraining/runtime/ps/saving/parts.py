@@ -106,6 +106,17 @@ class ShardParts(PartCopies):
 
         return self.critical([fence, token, begin, keys, *values], body)
 
+    def remove_keys(self, fence: Tensor, token: Tensor) -> Tensor:
+        """Remove all keys from all arenas, between `begin` and `finish`; return 1 if it applied."""
+
+        def body(fence: Tensor, token: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                return with_dependencies([done for arena in self.arenas for done in arena.reset()], applied())
+
+            return tf.cond(self.takes(fence, token), apply, not_applied)
+
+        return self.critical([fence, token], body)
+
     def adopt(self, unit: Unit, fence: Tensor, token: Tensor) -> Tensor:
         """Assign the collected pieces of a split part to its variable, and delete the copy; return 1 if it applied."""
         (number,) = unit.numbers

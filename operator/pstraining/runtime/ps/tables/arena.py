@@ -182,6 +182,10 @@ class Arena:
         cleared = tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=none, values=none)
         return [cleared, self.used.assign(self.used.initial(), read_value=False)]
 
+    def forget(self) -> Operation:
+        """Emit deleting the index, whose variables are deleted as well; return the operation to wait for."""
+        return tf.raw_ops.DestroyResourceOp(resource=self._index(), ignore_lookup_error=True)
+
     def _values(self, name: str, column: PSVariable, keys: Tensor, given: Mapping[str, Tensor]) -> Tensor:
         """Return a column's values of new keys."""
         shape = column.shape.as_list()[1:]
