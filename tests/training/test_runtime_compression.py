@@ -159,7 +159,14 @@ def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) ->
     assert off < 0.1
 
 
-@pytest.mark.parametrize("pieces", [False, True])
+@pytest.mark.parametrize(
+    "pieces",
+    some(
+        [False, True],
+        lambda pieces: not pieces,
+        in_all("tests/training/test_runtime_compression.py::test_workers_begin_with_the_parameters_that_were_restored"),
+    ),
+)
 def test_workers_begin_with_the_parameters_that_were_restored(
     client: Any, pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

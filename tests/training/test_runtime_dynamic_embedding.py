@@ -280,6 +280,9 @@ def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(
         equal(by_key(rig.control.snapshot(fence=1)), expected)
 
 
+@in_all(
+    "tests/training/test_runtime_dynamic_embedding.py::test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers"
+)
 def test_a_restore_replaces_the_rows_that_the_servers_have(client: Any) -> None:
     rig = rig_of(client)
     rig.start()
@@ -303,6 +306,7 @@ def assert_initial(rig: Rig) -> Any:
     return found
 
 
+@in_all("tests/training/test_runtime_export.py::test_rows_by_key_become_a_lookup_of_keras")
 def test_the_chief_s_model_has_the_trained_rows_and_a_mean_row_for_other_keys(client: Any) -> None:
     from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.ps.tables.dynamic_table import RowCount
-from tests.support.soak_marks import THOROUGH, in_all, some
+from tests.support.soak_marks import THOROUGH, in_all
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, batches, by_key, equal, model, rig_of
 
@@ -88,18 +88,10 @@ def halted(share: Sequence[Any], at: int, until: threading.Event) -> Iterator[An
         yield batch
 
 
-@pytest.mark.parametrize(
-    "policy",
-    some(
-        [{}, {"max_rows": 60, "min_count": 2, "expire_after": 10}],
-        bool,
-        in_all(
-            "tests/training/test_runtime_dynamic_saves.py"
-            "::test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert"
-        ),  # rows move, too
-    ),
-    ids=["grows", "moves"],
+@in_all(
+    "tests/training/test_runtime_dynamic_saves.py::test_saves_at_random_moments_are_of_one_moment_and_restore_bit_equal"
 )
+@pytest.mark.parametrize("policy", [{}, {"max_rows": 60, "min_count": 2, "expire_after": 10}], ids=["grows", "moves"])
 def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(
     client: Any, policy: dict[str, int]
 ) -> None:

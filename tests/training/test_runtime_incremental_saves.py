@@ -15,6 +15,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.ps.record import Session
 from tests.support.replicated_job import ReplicatedJob
 from tests.support.servers import GENERATION, Rig
+from tests.support.soak_marks import in_all, some
 from tests.training import test_runtime_checkpoint_parts as in_parts
 from tests.training import test_runtime_checkpoint_pieces as in_pieces
 from tests.training.test_runtime_checkpoint_parts import momentum, rig_of
@@ -228,7 +229,14 @@ def test_a_damaged_file_of_changed_rows_is_noticed(shared: Callable[..., Rig], t
     assert newest(rig, tmp_path).step == 0
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    "lost",
+    some(
+        [False, True],
+        lambda lost: not lost,
+        in_all("tests/training/test_runtime_incremental_saves.py::test_the_last_save_needs_no_former_checkpoint"),
+    ),
+)
 def test_the_last_save_needs_no_former_checkpoint(
     client: Any,
     tmp_path: Path,

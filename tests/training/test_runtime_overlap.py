@@ -244,6 +244,7 @@ def test_prefetched_data_follows_the_number_of_workers() -> None:
     assert drawn == ["batch", "restart", "batch"]
 
 
+@in_all("tests/training/test_runtime_overlap.py::test_each_gradient_misses_the_workers_own_last_update_and_no_other")
 def test_every_sample_counts_once_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample counts once in a job of two workers with data that is assigned in splits."""
     epochs = 2 if THOROUGH else 1

@@ -12,6 +12,7 @@ import pytest
 from pstraining.runtime.checkpoint.state import SavePlan
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig
+from tests.support.soak_marks import in_all, some
 from tests.training.test_runtime_checkpoint_parts import small_files
 from tests.training.test_runtime_checkpoint_pieces import adam, batches, model, pieces
 
@@ -115,7 +116,14 @@ def outside(graphs: list[Any]) -> list[set[str]]:
     return [late for late in found if late]
 
 
-@pytest.mark.parametrize(("mode", "members"), [("Async", 1), ("Sync", 2)])
+@pytest.mark.parametrize(
+    ("mode", "members"),
+    some(
+        [("Async", 1), ("Sync", 2)],
+        lambda mode, _: mode == "Sync",
+        in_all("tests/training/test_runtime_sections.py::test_every_change_of_a_server_is_in_its_section"),
+    ),
+)
 @pytest.mark.usefixtures("pieces", "small_files")
 def test_every_change_of_a_server_is_in_its_section(
     client: Any, graphs: list[Any], tmp_path: Path, mode: str, members: int

@@ -91,6 +91,7 @@ def test_rows_that_change_while_they_move_are_moved_again(
     transfer.end()
 
 
+@in_all("tests/training/test_runtime_table_moves.py::test_rows_that_change_while_they_move_are_moved_again")
 def test_rows_that_change_faster_than_they_move_are_given_up(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pstraining.runtime.chief import layout_transfer
     from pstraining.runtime.chief.state import table_moves
@@ -105,6 +106,7 @@ def test_rows_that_change_faster_than_they_move_are_given_up(client: Any, monkey
         move_most(transfer, rig, itertools.cycle(batches(10, seed=0)))
 
 
+@in_all("tests/training/test_runtime_table_moves.py::test_rows_that_change_while_they_move_are_moved_again")
 def test_calls_of_a_former_attempt_change_nothing(client: Any) -> None:
     """A call that arrives after the next attempt has begun neither takes rows nor writes them."""
     from pstraining.runtime.chief.errors import FencedError
@@ -132,6 +134,7 @@ def test_calls_of_a_former_attempt_change_nothing(client: Any) -> None:
         assert not np.any(read(target, table)), "rows of a former attempt"
 
 
+@in_all("tests/training/test_runtime_table_moves.py::test_rows_that_change_while_they_move_are_moved_again")
 def test_another_source_begins_again(client: Any) -> None:
     """The record of missing rows is on one member: after its loss, the transfer is postponed."""
     from pstraining.runtime.chief.store_admin import StoreAdmin

@@ -15,6 +15,7 @@ from pstraining.runtime.replication.view import Ballot, LayoutPostponedError
 from pstraining.runtime.transport import http2_probe
 from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches
+from tests.support.soak_marks import in_all
 from tests.training.test_runtime_async_pairs import PRIMARIES, bind, started, steps
 from tests.training.test_runtime_staleness import Runner, beating, running
 
@@ -62,6 +63,7 @@ def test_no_update_is_sent_in_a_pause_until_it_ends(client: Any) -> None:
         all_step_on(runners)
 
 
+@in_all("tests/training/test_runtime_update_pause.py::test_no_update_is_sent_in_a_pause_until_it_ends")
 def test_a_pause_ends_under_another_fence(client: Any) -> None:
     rig = started(client, workers=2)
     with everyone_runs(rig) as runners:
