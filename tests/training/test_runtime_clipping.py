@@ -247,12 +247,12 @@ def test_steps_are_clipped_alike_after_any_loss_at_any_time(
             stack.callback(pairs.close)
         assert pairs.expected
         assert not pairs.differences(pairs.both)
-        survivors = ((1,), (0,))
-        for cut in range(4, len(MESSAGES) + 1):
-            pairs.play(MESSAGES[:cut])
+        survivors, messages = ((1,), (0,)), rounds_messages(random.Random(0), clips=True)
+        for cut in range(4, len(messages) + 1):
+            pairs.play(messages[:cut])
             pairs.fail_over(survivors)
             pairs.finish(survivors)
-            assert not pairs.differences(survivors), list(map(str, MESSAGES[:cut]))
+            assert not pairs.differences(survivors), list(map(str, messages[:cut]))
 
 
 @in_all("tests/training/test_runtime_clipping.py::test_members_clip_alike_after_any_loss_during_a_round")
