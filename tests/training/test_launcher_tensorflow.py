@@ -180,6 +180,7 @@ def test_a_killed_builtin_server_is_replaced_without_importing_tensorflow(cluste
         job.kill_server()
 
 
+@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")
 def test_builtin_serves_a_self_driven_client_which_survives_its_loss_in_place(cluster: Callable[..., Cluster]) -> None:
     job = cluster()
     job.serving()

@@ -164,6 +164,7 @@ def test_a_worker_sends_its_update_once(client: Any) -> None:
     assert sent(both) < 1.1 * sent(alone)
 
 
+@in_all("tests/training/test_runtime_async_pairs.py::test_an_update_on_some_members_reaches_all_and_counts_once")
 def test_a_worker_starts_while_a_member_is_down(client: Any) -> None:
     """A worker can start while a member is down, although the member's server is then no device on which variables
     could be created.

@@ -103,7 +103,7 @@ def test_killed_servers_cost_no_step_and_rejoin(
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    with job(tmp_path, standbys=1) as run:
+    with job(tmp_path, standbys=1, ps=2 if THOROUGH else 1) as run:
         until(run, lambda: step(run) > 0, "training")
         for shard in (0, 1) if THOROUGH else (0,):
             members, before = views(run)[-1], len(views(run))

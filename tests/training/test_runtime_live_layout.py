@@ -17,12 +17,14 @@ pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(110
 
 
 EPOCHS, LONGER = 8, 24
+FIRST, NEXT = (2, (4, 3, 2)) if THOROUGH else (1, (2,))
+"""Numbers of shards at the start and later. Preparation takes time for each server that may be lost."""
 
 
 def elastic(folder: Path, *, epochs: int = EPOCHS, **training: Any) -> ElasticJob:
     return ElasticJob(
         ["-m", "tests.support.deterministic_program"],
-        ps=2,
+        ps=FIRST,
         standbys=1,
         workers=2,
         restarts=10_000,
@@ -69,7 +71,7 @@ def lead_to(run: ElasticJob, shards: int) -> None:
 def test_the_number_of_shards_changes_during_training(tmp_path: Path, shortly_undisturbed: Any, haste: Path) -> None:
     with elastic(tmp_path / "run") as run:
         until(run, lambda: step(run) > 0, "training")
-        for shards in (4, 3, 2) if THOROUGH else (3,):
+        for shards in NEXT:
             lead_to(run, shards)
         haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
@@ -89,7 +91,7 @@ def test_an_attempt_that_is_given_up_costs_no_step(
     with elastic(tmp_path / "run") as run:
         until(run, lambda: step(run) > 0, "training")
         chief = run.processes["chief"]
-        lead_to(run, 3)
+        lead_to(run, NEXT[0])
         assert len(chief.events("layout_prepared")) == 2, "two attempts"
         assert "given up" in chief.events("layout_waits")[-1]["reason"]
         haste.touch()
@@ -106,7 +108,7 @@ def test_a_table_moves_from_server_to_server_during_training(
     monkeypatch.setenv("ORDERED_TABLE", "1")
     with elastic(tmp_path / "moved") as run:
         until(run, lambda: step(run) > 0, "training")
-        for shards in (4, 3, 2) if THOROUGH else (3,):
+        for shards in NEXT:
             lead_to(run, shards)
         haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
@@ -125,7 +127,7 @@ def test_rows_by_key_are_those_of_an_undisturbed_run(
     monkeypatch.setenv("ORDERED_TABLE", "keys")
     with elastic(tmp_path / "run") as run:
         until(run, lambda: step(run) > 0, "training")
-        for shards in (4, 3, 2) if THOROUGH else (3,):
+        for shards in NEXT:
             lead_to(run, shards)
         haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
@@ -156,7 +158,7 @@ def test_asynchronous_updates_count_once_in_all_layouts(
     monkeypatch.setenv("ORDERED_SUMS", "1")
     with elastic(tmp_path / "run", epochs=LONGER, mode="Async", **more) as run:
         until(run, lambda: step(run) > 0, "training")
-        for shards in (4, 3, 2) if THOROUGH and not more else (3,):
+        for shards in NEXT:
             lead_to(run, shards)
         haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
@@ -185,7 +187,7 @@ def test_compressed_and_local_steps_count_once_in_all_layouts(
     monkeypatch.setenv("ORDERED_SUMS", "1100")  # units: each server has a segment that is encoded
     with elastic(tmp_path / "run", epochs=LONGER, **training) as run:
         until(run, lambda: step(run) > 0, "training")
-        for shards in (4, 3) if THOROUGH else (3,):
+        for shards in NEXT:
             lead_to(run, shards)
         haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
