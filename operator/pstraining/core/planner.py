@@ -26,7 +26,8 @@ from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
-from pstraining.core import desired_state
+from pstraining.api.packed_records import numbers
+from pstraining.core import desired_state, role_status
 from pstraining.core.actions import WITH_PODS, Action, Create, Delete, Kind, Manifest, Plan, Replace
 from pstraining.core.desired_state import DesiredState
 from pstraining.core.facts import Facts, Unreadable
@@ -159,8 +160,12 @@ def _switch(facts: Facts) -> Plan:
 
 
 def _has_former_success(facts: Facts) -> bool:
-    """Whether status still has the success of a chief that runs again; after a crash, none would be created."""
-    return facts.leader_stops and attempts.success_recorded(facts.status, names.CHIEF)
+    """Whether status still has the success of a program that runs again; after a crash, it would not be started."""
+    if not facts.leader_stops:
+        return False
+    recorded = numbers(facts.status.completed_indexes)
+    kept = numbers(role_status.completed_indexes(facts, has_ended=False))
+    return attempts.success_recorded(facts.status, names.CHIEF) or not set(recorded) <= set(kept)
 
 
 def _after_refusal(facts: Facts, launcher: LauncherFiles) -> Plan | None:

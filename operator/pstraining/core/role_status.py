@@ -132,12 +132,13 @@ def _succeeded(facts: Facts, *, has_ended: bool) -> dict[str, frozenset[int]]:
 
 
 def completed_indexes(facts: Facts, *, has_ended: bool) -> str:
-    """Return the workers that have succeeded, as ranges; none if all programs of the job run again."""
-    if has_ended:
-        return ranges(facts.succeeded_workers.union(numbers(facts.status.completed_indexes)))
+    """Return the workers that have succeeded, as ranges; without those whose program runs again."""
     done = facts.succeeded_workers
-    runs_again = done and (_runs_again(facts, names.EVALUATOR) or success.stops(facts.job, facts.snapshot))
-    return "" if runs_again else ranges(done)
+    if has_ended:
+        return ranges(done.union(numbers(facts.status.completed_indexes)))
+    if done and (_runs_again(facts, names.EVALUATOR) or success.stops(facts.job, facts.snapshot)):
+        return ""
+    return ranges(done - {0} if facts.leader_stops and not facts.job.spec.chief.enabled else done)
 
 
 def _runs_again(facts: Facts, role: str) -> bool:

@@ -1,5 +1,6 @@
 """The programs that have finally succeeded, the end of the job's time, and the retired workers."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,10 +10,10 @@ from pstraining.api import names
 from pstraining.core.actions import Kind
 from pstraining.core.policies import deadline, retired_workers
 from pstraining.core.policies.failure_counts import count_failures
-from pstraining.core.policies.success import runs_for_ever, succeeded, workers
+from pstraining.core.policies.success import is_former, runs_for_ever, succeeded, workers
 from pstraining.core.snapshot import Child, Container, Pod, Termination
 from tests.support.builders import NOW, job, stamp, typed
-from tests.support.simulation import World
+from tests.support.simulation import World, phase, running
 from tests.support.snapshots import a_child, a_pod, facts_of, snapshot_of
 
 SECOND = timedelta(seconds=1)
@@ -210,3 +211,77 @@ def test_runs_whose_end_the_kubelet_no_longer_shows_count_with_the_next_one() ->
     assert counted(Container(restarts=1, running=True)) == []
     assert counted(Container(restarts=2, running=True, last=end(0))) == []
     assert counted(Container(restarts=2, running=True, last=end(1))) == [(2, 2)]
+
+
+ALL = {"successPolicy": "AllWorkers", "checkpoint": {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}}
+
+
+def settle_beside(world: World, role: str) -> None:
+    """Let the operator act while the present pods of a role, which have lost their owners, stay for some passes."""
+    staying = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] == role}
+    for _ in range(8):
+        world.reconcile()
+        for child in world.children.values():
+            child["metadata"].setdefault("creationTimestamp", stamp(world.now))
+        world.controllers()
+        world.pods |= staying
+    world.controllers()
+    world.settle()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_worker_0_leads_again_after_another_number_of_servers(*, deleted: bool) -> None:
+    """The new servers get the parameters from it, also if it had succeeded."""
+    world = running(**ALL, **ALONE)
+    world.end("worker", 0)
+    world.end("worker", 1, code=1)
+    world.settle()
+    assert world.job is not None
+    assert world.job["status"]["completedIndexes"] == "0"
+    if deleted:
+        del world.children["Deployment", "digits-worker-0"]
+        world.settle()
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    assert world.children["Deployment", "digits-worker-0"]["spec"]["replicas"] == 1
+    assert world.job["status"]["completedIndexes"] == ""
+
+
+def test_a_chief_that_has_succeeded_leads_again_although_its_pod_outlives_its_job() -> None:
+    world = running(**ALL)
+    world.end("chief")
+    world.settle()
+    world.edit({"ps": {"replicas": 2}})
+    settle_beside(world, "chief")
+    assert world.names_of("Job") == ["digits-chief-2"]
+    assert phase(world) == "Running"
+
+
+def test_a_worker_that_has_succeeded_runs_again_although_its_pod_outlives_a_suspension() -> None:
+    world = running(worker={"replicas": 3})
+    world.end("worker", 1)
+    world.reconcile()
+    assert world.job is not None
+    assert world.job["status"]["completedIndexes"] == "1"
+    staying = dict(world.pods)
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    world.pods = {n: p for n, p in staying.items() if p["metadata"]["labels"][names.LABEL_ROLE] == "worker"}
+    world.now += timedelta(seconds=20)
+    world.edit({"runPolicy": {"suspend": False}})
+    settle_beside(world, "worker")
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1", "digits-worker-2"]
+    assert world.job["status"]["completedIndexes"] == ""
+
+
+def test_a_success_shown_by_a_pod_older_than_its_deployment_does_not_count() -> None:
+    world = running(worker={"replicas": 2})
+    snapshot = world.snapshot()
+    pod, owner = snapshot.pods_of("worker", 1)[0], snapshot.child(Kind.DEPLOYMENT, "digits-worker-1")
+    made_of = snapshot.typed_job
+    assert owner is not None
+    assert not isinstance(made_of, str)
+    for seconds, expected in ((-1, False), (0, False), (1, True)):
+        metadata = {**owner.manifest["metadata"], "creationTimestamp": stamp(pod.created + seconds * SECOND)}
+        made = replace(owner, manifest={**owner.manifest, "metadata": metadata})
+        assert is_former(made_of, snapshot, snapshot.typed_status, pod, made) is expected

@@ -16,7 +16,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.observe import NOT_ADMITTED
-from pstraining.core.policies.success import stops, succeeded
+from pstraining.core.policies.success import is_former, stops, succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
 REJECTED_PAUSE: Final = timedelta(seconds=10)
@@ -64,7 +64,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     newest_seen = max((*jobs, *(p.term for p in snapshot.pods_of(role))), default=0)
     recorded = status.term if role == names.CHIEF else status.evaluator_attempt
     is_recorded = recorded == newest_seen and success_recorded(status, role)
-    done = _has_succeeded(job, snapshot, role, newest_seen, jobs.get(newest_seen), recorded=is_recorded)
+    done = _has_succeeded(job, snapshot, status, role, newest_seen, jobs.get(newest_seen), recorded=is_recorded)
     if newest_seen < recorded and success_recorded(status, role):
         done = not stops(job, snapshot)  # its Job was deleted, such as by a user
     return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
@@ -107,13 +107,20 @@ def success_recorded(status: PSTrainingJobStatus, role: str) -> bool:
 
 
 def _has_succeeded(
-    job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None, *, recorded: bool
+    job: PSTrainingJob,
+    snapshot: Snapshot,
+    status: PSTrainingJobStatus,
+    role: str,
+    number: int,
+    child: Child | None,
+    *,
+    recorded: bool,
 ) -> bool:
     # If a deadline ended other containers, Kubernetes marks the Job as Failed: after its pod, only status has the end.
     if child is not None and snapshot.is_of_current_restart(child) and (recorded or child.true_condition("Complete")):
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
-    return any(succeeded(job, p) for p in pods)
+    return any(succeeded(job, p) and not is_former(job, snapshot, status, p, child) for p in pods)
 
 
 def _newest_is_over(attempts: Attempts, snapshot: Snapshot) -> bool:

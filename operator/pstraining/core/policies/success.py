@@ -3,14 +3,17 @@
 from datetime import datetime
 
 from pstraining.api import names
+from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.packed_records import numbers
 from pstraining.api.run_policy import RestartPolicy, SuccessPolicy
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
+from pstraining.core.observe import parse_time
 from pstraining.core.policies import missed_change, teardown
 from pstraining.core.policies.failures import is_given_up_with_its_node
-from pstraining.core.snapshot import Pod, Snapshot
+from pstraining.core.policies.resharding import began
+from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources.pods import PodTask, has_chief_duty
 
 
@@ -18,7 +21,7 @@ def workers(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus)
     """Return the workers that have succeeded; their pods show this first, and later a record."""
     recorded = on_record(job, snapshot, status)
     left = (i for i in range(job.spec.worker.replicas) if i not in recorded)
-    return recorded.union(i for i in left if _pod_succeeded(job, snapshot, i))
+    return recorded.union(i for i in left if _pod_succeeded(job, snapshot, status, i))
 
 
 def on_record(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> frozenset[int]:
@@ -64,9 +67,34 @@ def decides_end(job: PSTrainingJob, index: int) -> bool:
     return has_chief_duty(job, PodTask(names.WORKER, index)) and job.spec.success_policy is SuccessPolicy.CHIEF
 
 
-def _pod_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
+def is_former(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, pod: Pod, owner: Child | None
+) -> bool:
+    """Whether a pod has outlived its owner, which was deleted for a stop after which its program runs again.
+
+    Args:
+        job: the job.
+        snapshot: the observed state.
+        status: the stored status.
+        pod: the pod.
+        owner: the Deployment or the Job that now has the pod's place; None without one.
+    """
+    if owner is not None:
+        created = parse_time(owner.manifest["metadata"].get("creationTimestamp"))
+        return created is not None and pod.created < created
+    if stops(job, snapshot):
+        return False  # a program that ends well while it is stopped has succeeded
+    if status.start_time is None:
+        return bool(status.conditions)
+    changes = (c for c in (began(status), missed_change.began(status)) if c is not None)
+    over = (c.last_transition_time for c in changes if c.reason != Reason.CHECKPOINTING)
+    return pod.created < max((status.start_time, *over))
+
+
+def _pod_succeeded(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> bool:
+    owner = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
     pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_current_restart(p))
-    return any(succeeded(job, p) for p in pods)
+    return any(succeeded(job, p) and not is_former(job, snapshot, status, p, owner) for p in pods)
 
 
 def _given_up_at(pod: Pod) -> datetime | None:
