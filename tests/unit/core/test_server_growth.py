@@ -184,6 +184,79 @@ def test_without_a_lasting_checkpoint_no_server_is_added() -> None:
     assert message.endswith("ps.replicas does not grow, because spec.checkpoint.volume does not outlive its pod.")
 
 
+@pytest.mark.parametrize("chief", [True, False])
+def test_no_server_is_added_once_the_leader_has_succeeded(*, chief: bool) -> None:
+    """For the new servers its program would run again."""
+    world = full(successPolicy="AllWorkers", chief={"enabled": chief})
+    world.end("chief" if chief else "worker")
+    world.settle()
+    use(world, "ps", 900, mean_cpu=64000)
+    world.settle()
+    assert servers(world) == 2
+    why = f"ps.replicas does not grow, because {'the chief' if chief else 'worker 0'} has succeeded"
+    assert why in world.condition("Autoscaling")["message"]
+
+
+def test_a_memory_limit_that_was_set_with_high_cpu_use_can_be_withdrawn() -> None:
+    """Servers that are added replace the record of the former limit, so they wait for the pods' new size."""
+    resources = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    policy = {**POLICY, "maxAllowed": {"memory": "4Gi"}}
+    world = full(ps={"replicas": 2, "resources": resources}, autoscaling={"mode": "Full", "rolePolicies": [policy]})
+    use(world, "ps", 900, mean_cpu=950)
+    world.reconcile()
+    assert [e.reason for e in world.reported if e.reason in ("MemoryGrown", "ServersAdded")] == ["MemoryGrown"]
+    world.refuse = lambda action: "exceeded quota: q" if isinstance(action, Resize) else ""
+    world.settle()
+    assert "grownMemory" not in grown(world, "ps")
+    assert servers(world) == 2
+    world.refuse = None
+    later(world, seconds=REST.total_seconds())
+    use(world, "ps", 900, mean_cpu=950)
+    world.settle()
+    assert (grown(world, "ps")["grownMemory"], servers(world)) == ("1536Mi", 4)
+
+
+@pytest.mark.parametrize(("used", "number"), [(2047, 2), (2048, 4)])
+def test_a_memory_limit_beyond_the_maximum_takes_its_place(used: int, number: int) -> None:
+    world = full(ps={"replicas": 2, "resources": sized(4096)})
+    use(world, "ps", used)
+    world.settle()
+    assert servers(world) == number
+
+
+def test_no_server_is_added_within_ten_minutes_after_a_change_although_memory_has_grown() -> None:
+    resources = {"limits": {"cpu": "1", "memory": "512Mi"}, "requests": {"memory": "512Mi"}}
+    world = full(ps={"replicas": 2, "resources": resources})
+    use(world, "ps", 100, mean_cpu=950)
+    world.settle()
+    assert servers(world) == 4
+    later(world, minutes=2)
+    kill(world, "ps")
+    world.settle()
+    assert grown(world, "ps")["grownMemory"] == "1Gi"
+    later(world, minutes=2)
+    use(world, "ps", 600, mean_cpu=950)
+    world.settle()
+    assert servers(world) == 4
+    later(world, seconds=REST.total_seconds())
+    use(world, "ps", 600, mean_cpu=950)
+    world.settle()
+    assert servers(world) == 8
+
+
+def test_a_users_change_of_the_number_counts_as_the_last_one() -> None:
+    world = full()
+    world.edit({"ps": {"replicas": 3}})
+    world.settle()
+    use(world, "ps", 900)
+    world.settle()
+    assert servers(world) == 3
+    later(world, seconds=REST.total_seconds())
+    use(world, "ps", 900)
+    world.settle()
+    assert servers(world) == 6
+
+
 def test_no_server_is_added_while_their_number_changes() -> None:
     world = full()
     world.edit({"ps": {"replicas": 4}})

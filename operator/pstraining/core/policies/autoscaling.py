@@ -87,8 +87,9 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
         usage = facts.snapshot.usage.get(role)
         sizing = _measured(before.get(role, RoleSizing(role=role)), usage)
         if autoscaling.grows and not is_suspended:
-            sizing = _adapted(facts, sizing, usage, refused)
-            if role == names.PS and autoscaling.mode is AutoscalingMode.FULL and not facts.queue.decides:
+            former, sizing = sizing, _adapted(facts, sizing, usage, refused)
+            adds = role == names.PS and autoscaling.mode is AutoscalingMode.FULL and not facts.queue.decides
+            if adds and not _is_tried(facts, former, sizing):
                 sizing = server_growth.adapted(facts, sizing, usage)
         if sizing != RoleSizing(role=role):
             found.append(sizing)
@@ -280,6 +281,14 @@ def _is_being_resized(facts: Facts, role: str) -> bool:
     under_way = (ResizeState.IN_PROGRESS, ResizeState.DEFERRED)
     pods = facts.snapshot.pods_of(role)
     return any((pod.resize in under_way and not pod.deleting) or resizing.has_other_size(facts, pod) for pod in pods)
+
+
+def _is_tried(facts: Facts, former: RoleSizing, sizing: RoleSizing) -> bool:
+    """Whether a memory limit is so new that it may have to be withdrawn: servers that are added replace its record."""
+    if sizing.grown_memory != former.grown_memory:
+        return True
+    is_trial = sizing.grown_from is not None and grown_sizes.is_trial(sizing, facts.now)
+    return is_trial and _is_being_resized(facts, sizing.role)
 
 
 def _is_high(usage: RoleUsage | None, limit: Decimal) -> bool:

@@ -19,6 +19,8 @@ from typing import Final
 
 from pstraining.api import names
 from pstraining.api.autoscaling import AutoscalingMode, RoleSizing
+from pstraining.api.conditions import Condition, Reason
+from pstraining.core import role_status
 from pstraining.core.facts import Facts
 from pstraining.core.policies import durability, grown_sizes
 from pstraining.core.policies.resharding import ReshardingStep
@@ -58,12 +60,12 @@ def adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> RoleSi
     if servers >= most:
         return sizing
     need = None if usage is None else _need(facts, sizing, usage)
-    # The largest memory limit was set for this change, so the time between two changes counts from the one before.
+    # The largest memory limit was set for this change, so the time between two changes of memory does not count.
     is_prepared = sizing.grown_from is not None
     # Servers can still be added, so the maximum of their memory needs no report.
     sizing = sizing.model_copy(update={"at_maximum": False})
-    is_rested = grown_sizes.is_rested(sizing, facts.now)
-    if need is None or not (is_rested or is_prepared) or facts.resharding.step is not ReshardingStep.STEADY:
+    is_rested = is_prepared or grown_sizes.is_rested(sizing, facts.now)
+    if need is None or not is_rested or _has_just_changed(facts) or facts.resharding.step is not ReshardingStep.STEADY:
         return sizing
     factor, cause = need
     number = next_number(servers, most, factor)
@@ -75,9 +77,13 @@ def adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> RoleSi
 def obstacle(facts: Facts) -> str:
     """Return why no server may be added; empty if one may.
 
-    Training may resume from a checkpoint with the new number, and without one it would restart from the beginning.
+    Training may resume from a checkpoint with the new number, and without one it would restart from the beginning. A
+    leader that has succeeded would run again, because the new servers get the parameters from it.
     """
-    return durability.why_lost(facts.job.spec.checkpoint)
+    if why := durability.why_lost(facts.job.spec.checkpoint):
+        return why
+    is_over = facts.chief.succeeded if facts.job.spec.chief.enabled else 0 in facts.succeeded_workers
+    return f"{role_status.leader(facts)} has succeeded, and would run again" if is_over else ""
 
 
 def is_memory_high(facts: Facts, role: str, usage: RoleUsage | None) -> bool:
@@ -86,7 +92,8 @@ def is_memory_high(facts: Facts, role: str, usage: RoleUsage | None) -> bool:
     largest = autoscaling.maximum(role)
     if role != names.PS or autoscaling.mode is not AutoscalingMode.FULL or usage is None or largest is None:
         return False
-    return facts.resharding.current < _most(facts) and usage.memory >= MEMORY_SHARE * parse(largest)
+    limit = sizes.limit_of(facts.sizes[role].text) or Decimal(0)  # that of the spec may be larger than the maximum
+    return facts.resharding.current < _most(facts) and usage.memory >= MEMORY_SHARE * max(limit, parse(largest))
 
 
 def outlook(facts: Facts) -> str:
@@ -104,6 +111,14 @@ def outlook(facts: Facts) -> str:
 def _most(facts: Facts) -> int:
     """Return the largest number of servers that may be given to the job; 0 if none may be added."""
     return 0 if obstacle(facts) else facts.job.spec.autoscaling.most_servers or 0
+
+
+def _has_just_changed(facts: Facts) -> bool:
+    """Whether the number of servers changes, or has changed within ten minutes, also by a user."""
+    found = next((c for c in facts.status.conditions if c.type == Condition.RESCALING), None)
+    if found is None or found.status == "True":
+        return found is not None
+    return found.reason == Reason.RESCALED and facts.now - found.last_transition_time < grown_sizes.REST
 
 
 def _need(facts: Facts, sizing: RoleSizing, usage: RoleUsage) -> tuple[Decimal, str] | None:
