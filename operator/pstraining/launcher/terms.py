@@ -74,19 +74,21 @@ class Terms:
     def is_layout_over(self, layout: int | None) -> bool:
         """Whether a process must be restarted for the layout of the current cluster map.
 
-        A program of the runtime, or its server, may have followed to that layout without a restart.
+        A program of the runtime, or its server, may have followed to that layout without a restart, and to later ones
+        that this map does not list yet.
 
         Args:
             layout: the layout with which the process was started.
         """
         self._read()
-        return self._map_layout not in (None, layout) and self._map_layout != self._followed()
+        listed = self._map_layout
+        return listed not in (None, layout) and not (layout or FIRST_LAYOUT) < listed <= self._followed()
 
-    def _followed(self) -> int | None:
-        """Return the layout that the process uses; None if that is unknown."""
+    def _followed(self) -> int:
+        """Return the layout that the process uses; 0 if that is unknown."""
         with suppress(OSError, ValueError), open(self._layout_file, encoding="utf-8") as file:
             return int(file.read())
-        return None
+        return 0
 
     def require(self, term: int) -> None:
         """Let the chief's attempt with this term start only with servers that have read the term."""

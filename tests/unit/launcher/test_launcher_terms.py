@@ -66,6 +66,38 @@ def test_a_process_that_has_followed_to_another_layout_keeps_running(tmp_path: P
     assert layout.read_text() == "3"
 
 
+def test_a_program_that_has_followed_twice_keeps_running(tmp_path: Path) -> None:
+    """The map lists a layout some time after the program uses it, and the program was started for the first one."""
+    file, layout = tmp_path / "cluster.json", tmp_path / "layout"
+    terms = Terms(str(file), str(layout))
+    for used, listed in [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]:
+        layout.write_text(str(used))
+        file.write_text(json.dumps({"term": 1, "layout": listed, "size": used}))
+        assert not terms.is_layout_over(1), (used, listed)
+    file.write_text('{"term": 1, "layout": 4, "size": 3}')
+    assert terms.is_layout_over(1), "the program has not followed"
+
+
+def test_a_server_whose_map_is_late_keeps_running(tmp_path: Path) -> None:
+    """The kubelets of two nodes deliver a map up to a minute apart, and a change takes seconds."""
+    file, layout = tmp_path / "cluster.json", tmp_path / "layout"
+    file.write_text('{"term": 1}')
+    terms = Terms(str(file), str(layout))
+    terms.server_started()
+    layout.write_text("3")
+    file.write_text('{"term": 1, "layout": 2}')
+    assert not terms.is_over()
+    file.write_text('{"term": 1, "layout": 3, "size": 3}')
+    assert not terms.is_over()
+
+
+def test_a_map_with_an_earlier_layout_than_the_one_of_the_start_ends_a_process(tmp_path: Path) -> None:
+    file, layout = tmp_path / "cluster.json", tmp_path / "layout"
+    file.write_text('{"term": 1, "layout": 1}')
+    layout.write_text("2")
+    assert Terms(str(file), str(layout)).is_layout_over(2)
+
+
 @pytest.mark.parametrize("text", ["", "two", None])
 def test_a_layout_that_cannot_be_read_was_not_followed(tmp_path: Path, text: str | None) -> None:
     file, layout = tmp_path / "cluster.json", tmp_path / "layout"
