@@ -8,7 +8,7 @@ import pytest
 
 from pstraining.runtime.replication import witness
 from pstraining.runtime.replication.view import Ballot, Process, View
-from pstraining.runtime.replication.witness import Request, Verb, Witness, WitnessServer, ask
+from pstraining.runtime.replication.witness import Request, Verb, Witness, WitnessServer, ask, serve_witness
 
 ME = Process("worker-0", 7)
 VIEW = View(Ballot(2, 1), ((Process("ps-0", 3), Process("ps-1", 4)),), (Process("ps-2", 5),))
@@ -50,6 +50,16 @@ def test_a_renewed_process_votes_as_before_and_the_former_one_does_not() -> None
     found = successor.do(READ)
     assert (found.incarnation, found.is_voter, found.promised, found.view) == (ME.incarnation, True, VIEW.ballot, VIEW)
     assert successor.do(Request(Verb.PREPARE, ME.incarnation, Ballot(9, 9))).promised == Ballot(9, 9)
+
+
+def test_only_the_first_workers_of_a_job_serve_a_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`worker.minReplicas` is their number; further workers train, and do not vote."""
+    served: list[int] = []
+    monkeypatch.setattr(witness, "WitnessServer", lambda _, port: served.append(port))
+    for worker in range(3):
+        assert serve_witness(["one:2239", "two:2240"], worker, 5).do(READ).incarnation == 5
+    assert serve_witness([], 0, 5).do(READ).incarnation == 5
+    assert served == [2239, 2240]
 
 
 def test_a_request_for_a_former_process_is_ignored(address: str) -> None:

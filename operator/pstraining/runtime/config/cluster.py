@@ -53,7 +53,7 @@ class Cluster:
     members: int = 1
     """Servers of each shard. Of n shards, parameter server i + m n is member m of shard i."""
     witnesses: tuple[str, ...] = ()
-    """host:port of every witness, see `replication.witness`. Empty if workers do not vote."""
+    """host:port of every witness, see `replication.witness`: the job's first workers. Empty if workers do not vote."""
     layout: int = 1
     """The number of the layout, which counts how the parameters were partitioned."""
     first_term: int = 1

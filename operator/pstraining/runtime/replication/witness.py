@@ -146,10 +146,10 @@ class WitnessServer:
 
 
 def serve_witness(addresses: Sequence[str], worker: int, incarnation: int, kept: Json | None = None) -> Witness:
-    """Return the worker's witness, and serve it as long as the process lives, if the job's workers vote.
+    """Return the worker's witness, and serve it as long as the process lives, if the worker votes.
 
     Args:
-        addresses: host:port of every witness; empty if workers do not vote.
+        addresses: host:port of every witness; only the first workers of a job vote, or none.
         worker: the worker's index.
         incarnation: see `Witness`.
         kept: see `Witness`.
@@ -158,7 +158,7 @@ def serve_witness(addresses: Sequence[str], worker: int, incarnation: int, kept:
         OSError: the port is in use.
     """
     witness = Witness(incarnation, kept)
-    if addresses:
+    if worker < len(addresses):
         WitnessServer(witness, sockets.split(addresses[worker])[1])
     return witness
 
