@@ -95,7 +95,8 @@ class QueuedWorld(World):
 
     def touch(self, target: dict[str, Any]) -> None:
         super().touch(target)
-        target["metadata"].setdefault("creationTimestamp", stamp(NOW + timedelta(seconds=self.serial)))
+        if target["kind"] == Kind.WORKLOAD:  # several of one moment have an order
+            target["metadata"].setdefault("creationTimestamp", stamp(NOW + timedelta(seconds=self.serial)))
 
     def snapshot(self) -> Snapshot:
         found = super().snapshot()

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 PS = 2 if ALL else 1
 """Number of servers: each encodes its own segments, and tracing takes twice as long for two."""
-CREW = 3 if THOROUGH else 2
+CREW = 3 if ALL else 2
 """Number of workers, of which a step needs all but one."""
 CODED = [Name.BF16, Name.INT8, Name.ONE_BIT, Name.TOP_K]
 BYTES = {Name.BF16: 2.0, Name.INT8: 1.02, Name.ONE_BIT: 0.13, Name.TOP_K: 0.05}
@@ -159,14 +159,7 @@ def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) ->
     assert off < 0.1
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    some(
-        [False, True],
-        lambda pieces: not pieces,
-        in_all("tests/training/test_runtime_compression.py::test_workers_begin_with_the_parameters_that_were_restored"),
-    ),
-)
+@pytest.mark.parametrize("pieces", [False, True])
 def test_workers_begin_with_the_parameters_that_were_restored(
     client: Any, pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

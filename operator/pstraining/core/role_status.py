@@ -136,9 +136,10 @@ def completed_indexes(facts: Facts, *, has_ended: bool) -> str:
     done = facts.succeeded_workers
     if has_ended:
         return ranges(done.union(numbers(facts.status.completed_indexes)))
-    if done and (_runs_again(facts, names.EVALUATOR) or success.stops(facts.job, facts.snapshot)):
+    if not done or _runs_again(facts, names.EVALUATOR) or success.stops(facts.job, facts.snapshot):
         return ""
-    return ranges(done - {0} if facts.leader_stops and not facts.job.spec.chief.enabled else done)
+    leads_again = facts.leader_stops and not facts.job.spec.chief.enabled
+    return ranges(done - {0} if leads_again else done)
 
 
 def _runs_again(facts: Facts, role: str) -> bool:

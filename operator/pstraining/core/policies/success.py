@@ -92,9 +92,11 @@ def is_former(
 
 
 def _pod_succeeded(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, index: int) -> bool:
-    owner = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
     pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_current_restart(p))
-    return any(succeeded(job, p) and not is_former(job, snapshot, status, p, owner) for p in pods)
+    if not (ended := [p for p in pods if succeeded(job, p)]):
+        return False
+    owner = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
+    return not all(is_former(job, snapshot, status, p, owner) for p in ended)
 
 
 def _given_up_at(pod: Pod) -> datetime | None:
