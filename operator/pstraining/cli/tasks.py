@@ -51,6 +51,20 @@ def chosen(tasks: Sequence[TaskPod], role: TaskRole | None, index: int | None) -
 
 
 def desired(job: Object, role: str) -> int:
+    """Return the number of tasks of a role with which the job runs, or the spec's before its status has one.
+
+    They differ if servers were added automatically, while ps.replicas changes, and if Kueue admits fewer workers.
+    """
+    reported = ((job.get("status") or {}).get(role) or {}).get("desired")
+    return _wanted(job, role) if reported is None else int(reported)
+
+
+def possible(job: Object, role: str) -> int:
+    """Return the number of tasks of a role that the job runs with, or will run with by its spec: the larger one."""
+    return max(_wanted(job, role), desired(job, role))
+
+
+def _wanted(job: Object, role: str) -> int:
     """Return the spec's number of tasks of a role."""
     spec: dict[str, Any] = job["spec"]
     if role in (names.PS, names.WORKER):
@@ -69,7 +83,7 @@ def check_choice(job: Object, tasks: Sequence[TaskPod], role: TaskRole | None, i
         if index is not None:
             raise ArgumentError("--index requires --role, because each role counts its tasks from 0.")
         return
-    count = desired(job, role)
+    count = possible(job, role)
     if count == 0:
         raise CommandError(f"{name} has no {role}: spec.{role}.enabled is false.")
     if index is None or 0 <= index < count or chosen(tasks, role, index):

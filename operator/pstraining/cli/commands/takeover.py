@@ -19,6 +19,7 @@ from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, is_sent, is_true, job_named, without
 from pstraining.cli.options import Context, Job, Namespace, Timeout
+from pstraining.cli.tasks import possible
 
 EVERY = 0.2
 """Seconds between two polls of the shard's Service."""
@@ -101,7 +102,7 @@ def _checked(job: Object, name: str, shard: int) -> Object:
             f"{name} has hot standbys, and its chief selects the primary. To move a member, delete its pod: no step "
             "is lost."
         )
-    count = int(servers["replicas"])
+    count = possible(job, names.PS)
     if not 0 <= shard < count:
         raise CommandError(f"{name} has no shard {shard}: its shards are 0 to {count - 1}.")
     _check_runs(job, name)

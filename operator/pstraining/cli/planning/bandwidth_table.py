@@ -14,6 +14,8 @@ from pstraining.cli.formatting import several, size
 from pstraining.cli.planning import bandwidth
 from pstraining.cli.planning.bandwidth import Exchange, Link
 from pstraining.core.actions import Manifest
+from pstraining.core.observe import observe
+from pstraining.core.policies import grown_sizes
 
 Row = tuple[str, float]
 """A setting, and the bytes on its busiest link."""
@@ -49,11 +51,14 @@ def carried(job: Manifest, values: int, megabits: float | None) -> Carried:
     """Compute the load of a job's links.
 
     Args:
-        job: the job with its defaults.
+        job: the job with its defaults. The status of an existing job has the number of servers that it has grown to.
         values: number of dense parameters of its model.
         megabits: bandwidth of a link in megabits per second each way; None if it is unknown.
     """
-    how = bandwidth.of_job(PSTrainingJob.model_validate(job))
+    read = PSTrainingJob.model_validate(job)
+    how = bandwidth.of_job(read)
+    grown = grown_sizes.servers(read, observe(job, (), ()).typed_status)
+    how = bandwidth.with_servers(how, max(how.servers, grown))
 
     def most(other: Exchange) -> float:
         return bandwidth.busiest(bandwidth.links(other, values)).busier
