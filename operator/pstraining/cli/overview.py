@@ -172,11 +172,13 @@ def _given_up(job: Object, role: TaskRole) -> list[str]:
 
 
 def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:
-    """Return the desired tasks without a pod. Empty once a task has succeeded: only the pods' names show which one."""
-    reported = (job.get("status") or {}).get(role.value) or {}
-    if end_of(job) or reported.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
+    """Return the desired tasks without a pod. Empty if tasks have succeeded and the status does not name them."""
+    status = job.get("status") or {}
+    done = set(numbers(status.get("completedIndexes") or "")) if role is TaskRole.WORKER else set[int]()
+    is_unknown = int((status.get(role.value) or {}).get("succeeded") or 0) > len(done)
+    if end_of(job) or is_unknown or (job["spec"].get("runPolicy") or {}).get("suspend"):
         return []
-    there = {t.name for t in own} | set(_given_up(job, role))
+    there = {t.name for t in own} | set(_given_up(job, role)) | {names.task_name(role, index) for index in done}
     return [name for index in range(desired(job, role)) if (name := names.task_name(role, index)) not in there]
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.cli import overview
 from pstraining.cli.commands import plan
 from pstraining.cli.commands.takeover import switch_over
@@ -45,6 +46,15 @@ def shown(world: World, role: str) -> Object:
     return dict(own)
 
 
+def without_pod(world: World, role: str, *indexes: int) -> None:
+    wanted = [{names.LABEL_ROLE: role, names.LABEL_INDEX: str(index)} for index in indexes]
+    labels = {name: {names.LABEL_INDEX: "0", **pod["metadata"]["labels"]} for name, pod in world.pods.items()}
+    gone = [name for name, own in labels.items() if any(one.items() <= own.items() for one in wanted)]
+    assert len(gone) == len(indexes)
+    for name in gone:
+        del world.pods[name]
+
+
 def test_status_counts_the_servers_that_were_added() -> None:
     role = shown(grown(), "ps")
     assert (role["ready"], role["desired"], role["withoutPod"]) == (4, 4, [])
@@ -80,3 +90,14 @@ def test_the_traffic_of_an_existing_job_is_that_of_all_its_servers() -> None:
     planned = plan.planned_for(cluster, job, NOW)
     found = bandwidth_table.carried(planned.job, 1_000_000, None)
     assert {link.task: link.number for link in found.links} == {"worker": 2, "parameter server": 4}
+
+
+def test_workers_without_a_pod_are_named_beside_those_that_have_succeeded() -> None:
+    world = running(worker={"replicas": 4}, successPolicy="AllWorkers")
+    world.end("worker", 0)
+    world.settle()
+    assert job_of(world)["status"]["completedIndexes"] == "0"
+    without_pod(world, "worker", 2)
+    assert shown(world, "worker")["withoutPod"] == ["worker-2"]
+    del job_of(world)["status"]["completedIndexes"]
+    assert shown(world, "worker")["withoutPod"] == [], "an earlier operator does not name those that have succeeded"
