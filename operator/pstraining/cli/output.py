@@ -11,7 +11,9 @@ from typing import Any, Final, TextIO
 
 import typer
 import yaml
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
 
 from pstraining.api import names
 from pstraining.api.text import printable_but_coloured
@@ -74,12 +76,24 @@ def show(
             # Not rich's is_terminal: FORCE_COLOR, as in CI, asks for colours and not for a terminal's width.
             width = None if is_terminal() else WIDE
             console = _Console(highlight=False, markup=False, emoji=False, width=width)
-            console.print(picture())
+            console.print(picture(), crop=False)  # a terminal breaks the lines of an UncutTable
 
 
 def is_terminal() -> bool:
     """Whether the standard output is a terminal; it may also be closed, as by `>&-`."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+class UncutTable(Table):
+    """A table whose columns with `no_wrap` are never cut: a narrow terminal breaks its lines, as it does kubectl's."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, which is wider than the terminal if it must be."""
+        free, least = options.update(max_width=WIDE), 2 * (len(self.columns) - 1)
+        for column in self.columns:
+            cells = (column.header, *(column.cells if column.no_wrap else ()))
+            least += max(Measurement.get(console, free, cell).maximum for cell in cells)
+        yield from super().__rich_console__(console, options.update(max_width=max(options.max_width, least)))
 
 
 class _Console(Console):

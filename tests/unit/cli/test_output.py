@@ -1,11 +1,16 @@
-"""The width of output outside a terminal."""
+"""The width of output outside a terminal, and in a narrow one."""
 
 import json
+from typing import Any
 
 import pytest
 from rich.text import Text
 
+from pstraining.cli import output
+from pstraining.cli.commands import top
 from pstraining.cli.output import Output, PrintedKind, show
+from pstraining.cli.status.picture import table
+from tests.support.builders import NOW, stamp
 
 
 @pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
@@ -20,3 +25,45 @@ def test_colours_outside_a_terminal_do_not_wrap_lines(
     assert "\x1b[32m" in line
     show(PrintedKind.STATUS, {"a": 1}, Output.JSON, Text)
     assert json.loads(capsys.readouterr().out)["a"] == 1
+
+
+NAME = "recommender-2026-11-30-lr-0-001-batch-64"
+ROW: dict[str, Any] = {"namespace": "team", "name": NAME, "phase": "Suspended", "ps": "12/12", "workers": "100/100"}
+ROW |= {"restarts": 3, "created": stamp(NOW), "why": f"Suspended: {'because ' * 30}"}
+WORKER: dict[str, Any] = {"task": "worker-100", "problem": "", "devices": {"GPU": 8}, "dropped": 12, "straggler": True}
+RATES = (
+    "stepsPerSecond",
+    "examplesPerSecond",
+    "stepSeconds",
+    "staleness",
+    "sentBytesPerSecond",
+    "receivedBytesPerSecond",
+)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrow_terminal_cuts_no_names_and_numbers(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", f"{width}")
+    show(PrintedKind.SUMMARY, {}, Output.TEXT, lambda: table([ROW], NOW, namespaces=True))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAMESPACE", "NAME", "STATE", "PS", "WORKERS", "RESTARTS", "AGE", "WHY"]
+    assert lines[1].split()[:7] == ["team", NAME, "Suspended", "12/12", "100/100", "3", "0s"]
+    assert lines[1].endswith("…"), "only the reason is cut"
+    rates = WORKER | dict.fromkeys(RATES, 1234567.0)
+    found: dict[str, Any] = {
+        "name": "digits",
+        "phase": "Running",
+        "job": None,
+        "examplesPerSecond": None,
+        "tasks": [rates],
+        "servers": [],
+    }
+    show(PrintedKind.RATES, {}, Output.TEXT, lambda: top.picture(found))
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.split() == [
+        *("worker-100", "8", "GPUs", "1234567", "1234567", "1234567000", "ms", "1234567", "12"),
+        *("1.23", "MB/s", "1.23", "MB/s", "straggler"),
+    ]

@@ -12,7 +12,7 @@ from pstraining.cli.formatting import bytes_rate, devices, rate
 from pstraining.cli.jobs import listed
 from pstraining.cli.metrics.measurement import measure
 from pstraining.cli.options import Context, Format, Interval, Job, Namespace
-from pstraining.cli.output import Output, PrintedKind, show
+from pstraining.cli.output import Output, PrintedKind, UncutTable, show
 
 
 def top(
@@ -82,7 +82,7 @@ def _headline(found: dict[str, Any]) -> str:
 
 
 def _table(*names: str) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="")
+    found = UncutTable(box=None, pad_edge=False, header_style="")
     for name in names:
         numeric = name not in ("TASK", "DEVICES", "SERVER", "")
         found.add_column(name, justify="right" if numeric else "left", no_wrap=True)

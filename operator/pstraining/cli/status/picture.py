@@ -11,6 +11,7 @@ from rich.tree import Tree
 from pstraining.api.conditions import Phase
 from pstraining.cli.formatting import devices, several, since
 from pstraining.cli.jobs import listed, one_line
+from pstraining.cli.output import UncutTable
 from pstraining.cli.status.pod_state import READY, TERMINATING
 
 Found = Mapping[str, Any]
@@ -35,7 +36,7 @@ def table(jobs: Sequence[Found], now: datetime, *, namespaces: bool) -> Table:
         now: the present time.
         namespaces: whether to show namespaces.
     """
-    found = Table(box=None, pad_edge=False, header_style="")
+    found = UncutTable(box=None, pad_edge=False, header_style="")
     for name in (*["NAMESPACE"] * namespaces, "NAME", "STATE", "PS", "WORKERS", "RESTARTS", "AGE"):
         found.add_column(name, no_wrap=True)
     found.add_column("WHY")
