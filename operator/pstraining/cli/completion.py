@@ -25,8 +25,8 @@ from pstraining.cli.main import program
 from pstraining.cli.options import CONNECTION
 from pstraining.cli.output import drop_output, written
 
-FILES: Final = ("files", "file", "kubeconfig", "certificate_authority", "client_certificate", "client_key")
-"""Options whose values are files."""
+FILES: Final = ("files", "file", "folder", "kubeconfig", "certificate_authority", "client_certificate", "client_key")
+"""Options whose values are files or folders."""
 SECONDS: Final = 3.0
 """Time limit for requests to the cluster."""
 

@@ -61,6 +61,7 @@ def test_files_are_for_the_shell() -> None:
     found = complete(["submit", "-f", "jo"], lambda what, given: [])
     assert found == Completion((), Directive.FILES)
     assert complete(["status", "--kubeconfig", ""], lambda what, given: []) == found
+    assert complete(["status", "--from", ""], lambda what, given: []) == found
     assert list(found.lines()) == [":0"]
     assert list(complete(["sus"], lambda what, given: []).lines()) == [
         "suspend\tStop jobs and delete their pods.",
