@@ -124,6 +124,15 @@ def test_a_job_with_a_failover(tab: Tab, served: DashboardServer) -> None:
     keep(tab, "failover", "#shards")
 
 
+def test_the_measured_sizes_of_a_role(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
+    sizing = {"role": "ps", "peakMemory": "512Mi", "recommendedMemory": "615Mi", "message": "ps.replicas 2 -> 4."}
+    cluster.there_by_name["broken"].job["status"]["autoscaling"] = [sizing]
+    tab.open(f"{served.url}#default/broken")
+    tab.until("document.querySelector('#tasks').innerText.includes('Size of ps')")
+    words = "memory: measured peak 512Mi, recommended limit 615Mi, now none; ps.replicas 2 -> 4"
+    assert f"Size of ps: {words}" in tab.text("#tasks")
+
+
 def test_a_curve_has_a_gap_where_a_value_is_missing(tab: Tab, served: DashboardServer) -> None:
     tab.open(served.url)
     tab.until("document.querySelectorAll('#jobs a').length === 3")

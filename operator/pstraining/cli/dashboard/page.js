@@ -196,8 +196,8 @@ function head(job) {
   ];
 }
 
-const endOf = (failure) => [failure.pod, failure.reason, known(failure.exitCode) ? `exit code ${failure.exitCode}` : "", failure.message]
-  .filter(Boolean).join(", ");
+const endOf = (failure) =>
+  [failure.pod, failure.reason, known(failure.exitCode) ? `exit code ${failure.exitCode}` : "", failure.message].filter(Boolean).join(", ");
 
 function tasks(job) {
   const counts = job.roles.map((r) => `${r.role} ${r.ready}/${r.desired} ready${r.succeeded ? `, ${r.succeeded} succeeded` : ""}`);
@@ -207,6 +207,7 @@ function tasks(job) {
   for (const role of job.roles) {
     if (role.givenUp.length) found.push(problem(`Given up, and the job continues without: ${role.givenUp.join(", ")}`));
     if (role.withoutPod.length) found.push(problem(`No pod: ${role.withoutPod.join(", ")}`));
+    if (role.sizing) found.push(el("p", { class: "dim" }, `Size of ${role.role}: ${role.sizing}`));
     const failure = role.lastFailure;
     if (failure) found.push(el("p", { class: "dim" }, `Last failure of ${role.role}: ${endOf(failure)}`, ...(failure.time ? [", ", since(failure.time), " ago"] : [])));
   }
