@@ -84,6 +84,12 @@ def is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def is_coloured() -> bool:
+    """Whether the standard output is a terminal with colours. NO_COLOR and TERM=dumb ask for none, as of rich."""
+    has_colours = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    return is_terminal() and has_colours and not os.environ.get("NO_COLOR")
+
+
 class UncutTable(Table):
     """A table whose columns with `no_wrap` are never cut: a narrow terminal breaks its lines, as it does kubectl's."""
 

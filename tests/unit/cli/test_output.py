@@ -7,7 +7,8 @@ import pytest
 from rich.text import Text
 
 from pstraining.cli import output
-from pstraining.cli.commands import top
+from pstraining.cli.commands import logs, top
+from pstraining.cli.errors import CommandError
 from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.status.picture import table
 from tests.support.builders import NOW, stamp
@@ -67,3 +68,24 @@ def test_a_narrow_terminal_cuts_no_names_and_numbers(
         *("worker-100", "8", "GPUs", "1234567", "1234567", "1234567000", "ms", "1234567", "12"),
         *("1.23", "MB/s", "1.23", "MB/s", "straggler"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({"TERM": "xterm"}, True), ({}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm", "NO_COLOR": "1"}, False)],
+)
+def test_logs_have_colours_where_the_terminal_has_them(
+    variables: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    def write(*, coloured: bool) -> None:
+        raise CommandError(f"coloured: {coloured}")
+
+    monkeypatch.setattr(logs, "LogWriter", write)
+    with pytest.raises(CommandError, match=f"coloured: {coloured}"):
+        logs.logs("digits")

@@ -1,6 +1,5 @@
 """`logs JOB`: print the logs of a job's tasks, each line prefixed with its task."""
 
-import os
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
 from pstraining.cli.options import Context, IndexOption, Job, Namespace, RoleOption
-from pstraining.cli.output import is_terminal
+from pstraining.cli.output import is_coloured
 
 
 def logs(  # noqa: PLR0913, PLR0917 - one for each option
@@ -48,7 +47,7 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     if folder is not None and (follow or young is not None):
         raise ArgumentError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
     selection = LogSelection(role, index, previous, None if tail == -1 else tail, young)
-    writer = LogWriter(coloured=is_terminal() and not os.environ.get("NO_COLOR"))
+    writer = LogWriter(coloured=is_coloured())
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     where = namespace or cluster.namespace
     if follow:
