@@ -232,6 +232,8 @@ def test_a_class_without_a_weight_has_one(client: Any, compiled: bool) -> None:
     model.compile(loss=lambda wanted, predicted: keras.ops.mean(predicted, -1) * 3)
     for labels in (y, y[:, np.newaxis], y.astype(np.float32)):
         np.testing.assert_allclose(loss((x, labels), class_weight={0: 3.0}), weights.mean(), rtol=1e-6)
+        found = loss((x, labels), class_weight={2: 1.0, -1: 5.0, 0: 3.0})
+        np.testing.assert_allclose(found, 10 / 4, rtol=1e-6, err_msg="as labels of a hinge loss")
 
 
 def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:

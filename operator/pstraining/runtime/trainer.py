@@ -121,7 +121,8 @@ class Trainer:
         arguments.check_summaries(tensorboard)
         arguments.check_jit(jit_compile)
         self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile
-        self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
+        by_class = arguments.class_weights(class_weight)
+        self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, by_class, train_step)
         self._data, self._evaluate = data, evaluate
         limits = {"steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps}
         limit = {name: None if number is None else arguments.count(name, number) for name, number in limits.items()}

@@ -215,6 +215,18 @@ def test_arguments_of_other_types_are_rejected(options: dict[str, Any], words: s
         trainer(**options)
 
 
+@pytest.mark.parametrize("weights", [{"0": 1.0}, {0: 1.0, 0.5: 2.0}, {0: "one"}, {0: None}, {float("nan"): 1.0}])
+def test_class_weights_that_no_label_has_are_rejected(weights: Any) -> None:
+    """A class of a text, as JSON has it, or a fraction would have the weight 1 without a word."""
+    with pytest.raises(SettingsError, match=r"^class_weight: give the weight of a class by its number, .*; it "):
+        trainer(class_weight=weights)
+
+
+def test_class_weights_may_be_numbers_of_numpy() -> None:
+    weights = trainer(class_weight={np.int64(-1): np.float32(2), 1.0: 3})._objective.class_weight
+    assert [(type(number), number, weight) for number, weight in weights.items()] == [(int, -1, 2.0), (int, 1, 3.0)]
+
+
 @pytest.mark.parametrize("folder", ["gs://bucket/logs", Path("s3://bucket/logs"), "file:///logs"])
 def test_a_uri_of_summaries_is_rejected(folder: str | Path) -> None:
     """As a path, it would be a folder in the pod, which is deleted with it."""

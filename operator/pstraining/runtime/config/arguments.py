@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -144,6 +144,32 @@ def check_kinds(**given: object) -> None:
         kind, instead = _KINDS[name]
         if value is not None and not isinstance(value, kind):
             raise SettingsError(f"{name}: give {instead}; it is a {type(value).__name__}")
+
+
+def class_weights(given: Mapping[int, float] | None) -> dict[int, float] | None:
+    """Return the weights by the numbers of classes, which may be NumPy's, and negative as in hinge losses.
+
+    Raises:
+        SettingsError: a class is no whole number, as a text from JSON, or a weight is no number.
+    """
+    if given is None:
+        return None
+    found = {}
+    for number, weight in given.items():
+        try:
+            found[_whole(number)] = float(weight)
+        except (TypeError, ValueError):
+            raise SettingsError(
+                f"class_weight: give the weight of a class by its number, such as {{0: 1.0, 1: 5.0}}; it has "
+                f"{number!r}: {weight!r}"
+            ) from None
+    return found
+
+
+def _whole(number: object) -> int:
+    if isinstance(number, Real) and (below := number // 1) == number:
+        return int(below)
+    raise TypeError
 
 
 def check_once(given: Mapping[str, object], training: Mapping[str, object]) -> None:

@@ -128,13 +128,12 @@ def _with_class_weights(batch: Batch, class_weight: Mapping[int, float]) -> Batc
         raise TrainingStepError("class_weight cannot be used together with sample weights")
     if y is None or keras.tree.is_nested(y):
         raise TrainingStepError("class_weight needs labels of one output")
-    try:
-        others = max(class_weight) + 1
-        weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(others + 1)])
-    except (TypeError, ValueError) as error:
-        raise TrainingStepError(f"class_weight: {error}") from None
-    classes = _classes(tf.convert_to_tensor(y))
-    return x, y, tf.gather(weights, tf.where((classes >= 0) & (classes < others), classes, others))
+    classes, known = _classes(tf.convert_to_tensor(y)), sorted(class_weight)
+    numbers, weights = tf.constant(known, tf.int64), tf.constant([class_weight[own] for own in known], tf.float32)
+    flat = tf.reshape(classes, [-1])
+    place = tf.minimum(tf.searchsorted(numbers, flat), len(known) - 1)
+    found = tf.where(tf.gather(numbers, place) == flat, tf.gather(weights, place), 1.0)
+    return x, y, tf.reshape(found, tf.shape(classes))
 
 
 def _classes(labels: Tensor) -> Tensor:
