@@ -1,20 +1,44 @@
 """Variables that are local to each process: random seeds, integer state, and the states of stateful RNNs.
 
 They are not part of a checkpoint. A restarted process has initial states of RNNs, and draws other random numbers.
+Keras's settings are even local to each thread: see `with_settings`.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
+from keras.src.utils import rng_utils
 
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasVariable, Variable
+
+SETTINGS: Final = ("dtype_policy", "flash_attention", "custom_objects_scope_dict", rng_utils.GLOBAL_RANDOM_SEED)
+"""Names of Keras's settings that hold for one thread alone."""
+
+
+def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[], None]:
+    """Return a function that another thread runs with this thread's settings of Keras, such as the dtype policy.
+
+    Args:
+        run: the function.
+        draws: whether functions that are traced there draw the numbers of this thread's common generator.
+    """
+    names = (*SETTINGS, seed_generator.GLOBAL_SEED_GENERATOR) if draws else SETTINGS
+    found = {name: global_state.get_global_attribute(name) for name in names}
+
+    def running() -> None:
+        for name, value in found.items():
+            global_state.set_global_attribute(name, value)
+        run()
+
+    return running
 
 
 def carried_states(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:

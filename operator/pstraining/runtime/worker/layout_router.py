@@ -9,6 +9,7 @@ import tensorflow as tf
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.config.settings import TrainingSettings
+from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
@@ -77,7 +78,8 @@ class LayoutRouter:
         """Prepare as `FailoverRouter` does; a thread prepares for the next layout."""
         self._current.warm_up(sample)
         if self._watching is None:
-            self._watching = threading.Thread(target=self._watch, name="pstraining-next-layout", daemon=True)
+            run = with_settings(self._watch, draws=True)  # it traces steps
+            self._watching = threading.Thread(target=run, name="pstraining-next-layout", daemon=True)
             self._watching.start()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
+from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
@@ -168,7 +169,8 @@ class FailoverRouter:
             self._bind(self._current)[1].warm_up(self._batches)
             self._ready.add(self._current)
         if self._preparation is None:
-            self._preparation = threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True)
+            run = with_settings(self._keep_ready, draws=True)  # it traces steps
+            self._preparation = threading.Thread(target=run, name="pstraining-ahead", daemon=True)
             self._preparation.start()
 
     def _keep_ready(self) -> None:

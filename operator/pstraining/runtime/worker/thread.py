@@ -8,7 +8,7 @@ class WorkerThread:
     """The thread in which worker 0 trains in a job without a chief; the main thread is the chief."""
 
     def __init__(self, run: Callable[[], None] | None) -> None:
-        self._run = run
+        self._run = _as_here(run) if run else None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._guarded, name="pstraining-worker", daemon=True)
 
@@ -34,3 +34,10 @@ class WorkerThread:
                 self._run()
         except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
             self._error = error
+
+
+def _as_here(run: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that builds the same model in another thread as a worker's main thread would."""
+    from pstraining.runtime.model.own_state import with_settings  # TensorFlow, which no parameter server loads
+
+    return with_settings(run)

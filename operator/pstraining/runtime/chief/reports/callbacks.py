@@ -23,6 +23,7 @@ from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.errors import refusing_repeated_errors
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizers.optimizer import rate_names
+from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event
@@ -86,7 +87,8 @@ class EpochEnds:
         self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="pstraining-callbacks", daemon=True)
+        run = with_settings(self._run)  # callbacks may create layers
+        self._thread = threading.Thread(target=run, name="pstraining-callbacks", daemon=True)
 
     @property
     def wants_state(self) -> bool:
