@@ -246,6 +246,44 @@ def test_each_worker_draws_its_own_numbers_from_the_programs_seed() -> None:
     assert draws(worker=1, step=5, seed=8) != others[-1]
 
 
+def test_tasks_must_agree_on_what_they_do_not_exchange() -> None:
+    """Vocabularies, boundaries and integer weights are each task's own: tasks whose contents differ are refused."""
+    import keras
+
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    class Permuted(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, order: Any) -> None:
+            super().__init__()
+            self.order = self.add_weight(shape=(2,), dtype="int32", initializer="zeros", trainable=False)
+            self.order.assign(order)
+
+        def call(self, x: Any) -> Any:
+            return keras.ops.take(x, self.order, axis=-1)
+
+    def adapted(layer: Any, data: Any) -> Any:
+        layer.adapt(data)
+        return layer
+
+    def identity(layer: Any, shape: Any, dtype: str) -> str:
+        def build() -> Any:
+            x = keras.Input(shape, dtype=dtype)
+            return keras.Model(x, keras.layers.Dropout(0.5)(keras.layers.Dense(1)(layer(x))))
+
+        return Model(build, sgd, Objective("mse")).identity()
+
+    for made, shape, dtype, one, other in (
+        (lambda data: adapted(keras.layers.StringLookup(output_mode="one_hot"), data), (1,), "string", "aab", "abb"),
+        (lambda data: keras.layers.StringLookup(vocabulary=data, output_mode="one_hot"), (1,), "string", "ab", "ba"),
+        (lambda data: adapted(keras.layers.TextVectorization(2, output_mode="count"), data), (), "string", "aab", "bb"),
+        (lambda data: adapted(keras.layers.Discretization(num_bins=2), data), (1,), "float32", [1, 2, 3], [1, 8, 9]),
+        (Permuted, (2,), "float32", [0, 1], [1, 0]),
+    ):
+        texts = [identity(made(np.array(list(data))), shape, dtype) for data in (one, one, other)]
+        assert texts[0] == texts[1] != texts[2], made(np.array(list(one)))
+
+
 def test_statistics_of_a_step_that_is_computed_again_count_once(client: Any) -> None:
     """A chief that restarts refuses the update under way; the servers, and the step, are the same afterwards."""
     rig = Rig(client, sgd, ps=1, build=normalized, loss="mse", mode="Sync")

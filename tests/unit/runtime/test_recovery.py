@@ -136,6 +136,12 @@ def test_a_worker_with_another_model_gets_an_error() -> None:
         session([replace(WHOLE, layout=6)], layout=5)
 
 
+def test_a_worker_with_another_vocabulary_gets_an_error_with_the_layer() -> None:
+    words = r"run the same program\. The contents of lookup, perm must be equal as well: adapt layers to the same data"
+    with pytest.raises(LayoutMismatchError, match=words):
+        session([replace(WHOLE, layout=6)], layout=5, unshared=["lookup", "perm"])
+
+
 def test_shards_without_layouts_are_restored() -> None:
     assert decide([WHOLE, replace(WHOLE, layout=6)], fence=2, layout=5) == ChiefAction.RESTORE
 

@@ -1,7 +1,8 @@
 """Variables that are local to each process: random seeds, integer state, and the states of stateful RNNs.
 
 They are not part of a checkpoint. A restarted process has initial states of RNNs, and draws other random numbers.
-Keras's settings are even local to each thread: see `with_settings`.
+Vocabularies, boundaries and integer weights must begin with equal values on all tasks: see `digests`. Keras's settings
+are even local to each thread: see `with_settings`.
 """
 
 import hashlib
@@ -21,6 +22,8 @@ from pstraining.runtime.model.tensor import KerasVariable, Variable
 
 SETTINGS: Final = ("dtype_policy", "flash_attention", "custom_objects_scope_dict", rng_utils.GLOBAL_RANDOM_SEED)
 """Names of Keras's settings that hold for one thread alone."""
+LOOKUPS: Final = (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)
+"""Layers with a vocabulary."""
 
 
 def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[], None]:
@@ -39,6 +42,37 @@ def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[
         run()
 
     return running
+
+
+def digests(layers: Sequence[keras.layers.Layer], variables: Iterable[KerasVariable]) -> list[tuple[str, str]]:
+    """Return names and digests of what the model computes with, and tasks do not exchange.
+
+    These are words that a layer has learnt or was given, boundaries of `Discretization`, and weights that are no
+    floats. A vocabulary of a file is left out: it may be large, and does not depend on the task's data.
+
+    Args:
+        layers: all layers of the model.
+        variables: variables that stay in this process.
+    """
+    inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # of a TextVectorization, which is named
+    found: list[tuple[str, str]] = []
+    for layer in layers:
+        if isinstance(layer, keras.layers.Discretization):
+            found.append((layer.name, _digest(f"{float(bound):.6g}" for bound in layer.bin_boundaries or ())))
+        elif isinstance(layer, LOOKUPS) and id(layer) not in inner:
+            lookup = getattr(layer, "_lookup_layer", layer)
+            if not isinstance(lookup.input_vocabulary, str):
+                found.append((layer.name, _digest(map(str, layer.get_vocabulary()))))
+    random = set(map(id, seeds(layers)))
+    kept = [own for own in variables if id(own) not in random and not tf.as_dtype(own.dtype).is_floating]
+    return found + [(own.path, hashlib.blake2b(own.numpy().tobytes(), digest_size=8).hexdigest()) for own in kept]
+
+
+def _digest(texts: Iterable[str]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        digest.update(f"{text}\0".encode(errors="backslashreplace"))
+    return digest.hexdigest()
 
 
 def carried_states(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:

@@ -80,12 +80,19 @@ class LayoutMismatchError(RuntimeError):
     """This task has another model, or another number of servers, than the chief."""
 
 
-def session(shards: Sequence[ShardRecord], *, layout: int) -> Session | None:
+_ON_EQUAL_CONTENTS: Final = (
+    ". The contents of {} must be equal as well: adapt layers to the same data in the same order on all tasks, list "
+    "words in a fixed order, and draw integer weights with a seed"
+)
+
+
+def session(shards: Sequence[ShardRecord], *, layout: int, unshared: Sequence[str] = ()) -> Session | None:
     """Return the session that workers may train in; None while the shards do not form one consistent, active set.
 
     Args:
         shards: the servers' records.
         layout: fingerprint of this task's layout.
+        unshared: names of layers and weights whose contents are in the fingerprint, and which tasks do not exchange.
 
     Raises:
         LayoutMismatchError: the set belongs to another model.
@@ -98,6 +105,7 @@ def session(shards: Sequence[ShardRecord], *, layout: int) -> Session | None:
     if any(shard.layout != layout for shard in shards):
         raise LayoutMismatchError(
             "this task's model or optimizer differs from the chief's: all tasks must run the same program"
+            + (_ON_EQUAL_CONTENTS.format(", ".join(unshared)) if unshared else "")
         )
     return Session(first.fence, first.generation)
 
