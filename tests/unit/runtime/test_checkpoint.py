@@ -112,6 +112,17 @@ def one_less(path: Path) -> None:
     change(path, arrays=tensors)
 
 
+@pytest.mark.timeout(60)
+def test_a_link_to_nothing_gives_way_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user may have moved a checkpoint to a volume that the chief does not mount."""
+    checkpoints = saved(tmp_path, 10)
+    (tmp_path / Key(1, 20).name).symlink_to(tmp_path / "elsewhere")
+    found = checkpoints.newest()
+    assert found is not None
+    assert found.step == 10
+    assert '"checkpoint_unreadable", "step": 20' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [

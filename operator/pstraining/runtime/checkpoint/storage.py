@@ -375,9 +375,9 @@ def _fill(file: IO[bytes], content: bytes) -> None:
 
 
 def _identity(path: Path) -> int:
-    """Return a folder's inode number, which distinguishes it from its replacement; 0 without a folder."""
+    """Return the inode number of a folder or a link, which distinguishes it from its replacement; 0 if it is gone."""
     try:
-        return path.stat().st_ino
+        return path.lstat().st_ino
     except OSError:
         return 0
 
