@@ -1,17 +1,20 @@
 """A task reads its role, index and addresses from a pod's environment, or names the missing setting."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pstraining.api import contract
 from pstraining.runtime.config.cluster import (
     ClusterError,
     Task,
     is_layout_ending,
     later_layout,
     next_layout,
+    note_layout,
     read,
 )
 from pstraining.runtime.errors import FinalError
@@ -165,3 +168,14 @@ def test_an_evaluator_ends_the_job_with_the_way_out(cluster: dict[str, list[str]
     with pytest.raises(ClusterError, match=r"spec.evaluator: .* leave the field out") as raised:
         read(environment(("evaluator", 0), cluster))
     assert isinstance(raised.value, FinalError)
+
+
+def test_a_launcher_never_reads_half_of_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end a program that has followed, as one of which nothing is known."""
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
+    file = tmp_path / contract.LAYOUT_FILE
+    file.write_text("1")
+    with file.open() as reader:
+        note_layout(replace(read(environment(PSTRAINING_POD_NAME="w-1")), layout=12))
+        assert (reader.read(), file.read_text()) == ("1", "12")
+    assert list(tmp_path.iterdir()) == [file]

@@ -223,7 +223,10 @@ def note_layout(cluster: Cluster) -> None:
         OSError: the file cannot be written.
     """
     if cluster.in_pod:
-        Path(contract.RUN_DIR, contract.LAYOUT_FILE).write_text(str(cluster.layout), encoding="utf-8")
+        file = Path(contract.RUN_DIR, contract.LAYOUT_FILE)
+        new = file.with_suffix(".new")
+        new.write_text(str(cluster.layout), encoding="utf-8")
+        new.replace(file)  # the launcher would end a program whose file is empty for a moment
 
 
 def _path(env: Mapping[str, str]) -> Path:
