@@ -61,6 +61,15 @@ def test_processes_take_turns_when_it_is_quiet_and_not_too_late(
     assert is_due(connections, each=3, turn=turn, quiet=quiet, settled=settled) is due
 
 
+def test_no_two_of_twelve_workers_stop_waiting_for_a_quiet_job_at_once() -> None:
+    """In mode Sync, they end a step in the same moment, in which none is away yet."""
+    for settled, most in ((True, 24), (False, 48)):
+        due = [[is_due(n, each=3, turn=turn, quiet=0.0, settled=settled) for n in range(49)] for turn in range(1, 13)]
+        first = [own.index(True) for own in due]
+        assert len(set(first)) == 12
+        assert (min(first), max(first)) == (most // 24 * 13, most)
+
+
 def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewal.PROGRAM, "why_not_again", lambda: "")
     now = [0.0]

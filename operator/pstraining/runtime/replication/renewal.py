@@ -37,7 +37,10 @@ TURN_SECONDS: Final = 15.0
 TURNS: Final = 32
 """Number of turns; workers with higher indices share them."""
 LATEST: Final = 8
-"""Multiple of the usual connections between renewals after which a process no longer waits for a quiet job."""
+"""Multiple of the usual connections between renewals after which a process no longer waits for a quiet job.
+
+Workers do so after different numbers of connections, down to half of it: in mode Sync, all end a step at once, and none
+would see that another one is about to leave. Of more than twelve workers, some share a number."""
 ENV_KEPT: Final = "PSTRAINING_KEPT"
 """The environment variable with `Kept` as JSON, and the number of the process that it belongs to."""
 
@@ -83,7 +86,7 @@ def is_due(connections: int, *, each: int, turn: int, quiet: float, settled: boo
             nothing until the function under way is prepared, and prepare all of them again. Otherwise, twice as many
             connections are allowed.
     """
-    latest = LATEST * each - turn % each
+    latest = LATEST * each - turn % (LATEST * each // 2)
     if connections >= (latest if settled else 2 * latest):
         return True
     return settled and connections >= each and quiet >= QUIET_SECONDS + turn % TURNS * TURN_SECONDS
