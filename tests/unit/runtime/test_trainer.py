@@ -224,6 +224,7 @@ def test_class_weights_that_no_label_has_are_rejected(weights: Any) -> None:
 
 def test_class_weights_may_be_numbers_of_numpy() -> None:
     weights = trainer(class_weight={np.int64(-1): np.float32(2), 1.0: 3})._objective.class_weight
+    assert weights is not None
     assert [(type(number), number, weight) for number, weight in weights.items()] == [(int, -1, 2.0), (int, 1, 3.0)]
 
 

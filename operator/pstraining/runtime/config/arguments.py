@@ -167,8 +167,8 @@ def class_weights(given: Mapping[int, float] | None) -> dict[int, float] | None:
 
 
 def _whole(number: object) -> int:
-    if isinstance(number, Real) and (below := number // 1) == number:
-        return int(below)
+    if isinstance(number, Real) and float(number).is_integer():
+        return int(float(number))
     raise TypeError
 
 
