@@ -154,7 +154,9 @@ class Course:
                 updates.start_session(Session(0, 0))  # workers hold parameters of the last run
             else:
                 owed = [[tf.zeros(left.shape) for left in row] for row in updates._compressor._residuals]
-                updates._compressor.commit_residual(Residual(owed, has_residual=False))
+                updates._compressor.commit_residual(Residual(owed, has_residual=False, store=updates._store))
+                if self._variant.in_step:
+                    updates._worker_progress.residual = None  # of the last batches of the last run
         for variable, value in self._own:
             variable.assign(value)
         self._rig.start()
