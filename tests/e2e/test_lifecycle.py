@@ -99,7 +99,7 @@ def test_a_finished_worker_never_runs_again_even_without_the_operator(
 
     wait_for(lambda: running.status().get("completedIndexes") == "1", "status has the success")
     running.kube.delete("Deployment", running.namespace, "job-worker-1")
-    running.kube.merge("PSTrainingJob", running.namespace, "job", {"spec": {"worker": {"replicas": 3}}}, "scale")
+    running.kube.merge("PSTrainingJob", running.namespace, "job", {"spec": {"replicas": 3}}, "scale")
     wait_for(lambda: running.kube.get("Deployment", running.namespace, "job-worker-2"), "the worker that was added")
     assert running.kube.get("Deployment", running.namespace, "job-worker-1") is None
     running.exit("chief-0", 0)

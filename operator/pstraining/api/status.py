@@ -212,6 +212,7 @@ class PSTrainingJobStatus(ApiModel):
     selector: str = Field(default="", description="Label selector of the workers, for the scale subresource.")
     completed_indexes: str = Field(
         default="",
+        pattern=r"^(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?$",
         description="Indexes of the workers whose program has ended with exit code 0 for good, as ranges such as "
         "0-57,60.",
     )
