@@ -136,5 +136,6 @@ def test_functions_of_both_layouts_are_sent_before_the_standstill(monkeypatch: p
     )
     changer._wanted = Mock(in_pod=False, layout=2, shards=2)
     monkeypatch.setattr(changer, "_connect", lambda _: live_layout._Next(Mock(), Mock(), Mock(), coming, 0.0))
-    changer.is_ready(former, Mock(), SESSION.fence)
+    admin = Mock(copies=Mock(bytes_by_key=lambda: 0))
+    changer.is_ready(former, admin, SESSION.fence)
     assert sent == ["next", "former"]

@@ -52,7 +52,7 @@ def why_not(store: ParameterStore, training: TrainingSettings) -> str:
     """Return why training cannot be led to another layout without a restart; empty if it can."""
     if obstacle := training.layout_obstacle:
         return obstacle
-    return _too_large(sum(_bytes_without_tables(ShardParts(shard)) for shard in store.shards))
+    return _too_large(_bytes_without_tables(store))
 
 
 def _too_large(size: int) -> str:
@@ -61,8 +61,9 @@ def _too_large(size: int) -> str:
     return f"the state without its large tables has {size >> 20} MiB, more than {MOST_BYTES >> 20}"
 
 
-def _bytes_without_tables(parts: ShardParts) -> int:
-    return sum(part.bytes for number, part in enumerate(parts.parts) if number not in parts.table_parts)
+def _bytes_without_tables(store: ParameterStore) -> int:
+    shards = map(ShardParts, store.shards)
+    return sum(part.bytes for own in shards for number, part in enumerate(own.parts) if number not in own.table_parts)
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class LayoutChanger:
         if missing := http2_probe.unresponsive(wanted.ps):
             self._report(f"waiting for {', '.join(missing)}")
             return
-        if too_large := _too_large(admin.copies.bytes_by_key()):  # the rows pass through the chief's memory
+        if too_large := _too_large(_bytes_without_tables(self._store) + admin.copies.bytes_by_key()):
             self._why_not = too_large
             return
         found, file = self._connect(wanted), f"{contract.RUN_DIR}/{contract.LAYOUT_FILE}"
