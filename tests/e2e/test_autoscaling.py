@@ -18,8 +18,12 @@ USED = 850
 """Mi that the server fills in the end."""
 PARAMETERS = 150
 """Mi of parameters, which the servers share."""
+FIRST = 160
+"""Mi that the server fills before it is measured."""
+RATE = 1.6
+"""Mi per second near its first limit: 85 % of the limit are reached after a whole period of measurement."""
 GROWING = """
-import os, pathlib, threading, time
+import json, os, pathlib, threading, time
 first = (pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/memory"))
 folder = next(f for f in first if (f / "memory.max").exists() or (f / "memory.limit_in_bytes").exists())
 limit = next(folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists())
@@ -31,16 +35,26 @@ def note():
     draft = pathlib.Path("/orders", ".memory")
     draft.write_text(" ".join([str(len(held)), killed, *limits]))
     draft.rename("/orders/memory")
-def grow():
-    while len(held) < USED:
+def fill(mebibytes):
+    while len(held) < mebibytes:
         held.append(bytearray(b"x") * 2**20)
         note()
-        time.sleep(0.4 if 175 < len(held) < 240 else 0.02)
+        time.sleep(0.01)
+def grow():
+    fill(min(FIRST, USED))
+    while USED > FIRST and not pathlib.Path("/orders/grow").exists():
+        time.sleep(0.05)
+    began = time.monotonic()
+    while len(held) < USED and len(limits) == 1:
+        fill(min(USED, FIRST + int(RATE * (time.monotonic() - began))))
+        note()
+        time.sleep(0.05)
+    fill(USED)
 if os.environ["PSTRAINING_TASK_TYPE"] == "ps":
     threading.Thread(target=grow, daemon=True).start()
 """
-"""Fills memory, by 2.5 Mi per second near its first limit. Records its Mi, the OOM kills of its container, and every
-limit that the kernel enforced.
+"""Fills memory: after an order slowly until its first limit is raised, and then fast. Records its Mi, the OOM kills of
+its container, and every limit that the kernel enforced.
 """
 
 
@@ -48,7 +62,7 @@ limit that the kernel enforced.
 def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
     kube: Kube, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = GROWING.replace("USED", str(USED)) + PROGRAM
+    program = filling(str(USED))
     server = {"limits": {"memory": f"{WHOLE // 4}Mi"}, "requests": {"memory": f"{WHOLE // 16}Mi"}}
     worker = {"replicas": 1, "template": template("job", program)}
     policy = {"role": "ps", "maxAllowed": {"memory": f"{WHOLE}Mi"}}
@@ -63,26 +77,28 @@ def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
     )
     puppet.wait_phase("Running")
     before = restarts_by_uid(puppet)
+    wait_for(lambda: "peakMemory" in sizing(puppet), f"the server is measured; {puppet.job()}", 120)
+    (puppet.orders / "grow").touch()
     wait_for(lambda: memory(puppet)[:1] == [USED], f"the server holds all of it; {puppet.job()}", 300)
+    assert restarts_by_uid(puppet) == before, "no pod was replaced, and no container restarted"
+    assert puppet.runs("ps-0") == 1, "and the server neither"
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
-    assert restarts_by_uid(puppet).items() <= before.items(), "no pod was replaced, and no container restarted"
     _, killed, *limits = memory(puppet)
     assert killed == 0
     assert sorted(limits)[0] == WHOLE // 4 << 20
     assert sorted(limits)[-1] <= WHOLE << 20
-    (sizing,) = [s for s in puppet.status()["autoscaling"] if s["role"] == "ps"]
     reasons = [e["reason"] for e in kube.list("Event", namespace) if e["regarding"]["name"] == "job"]
     assert "MemoryGrown" in reasons
     assert "MemoryDoubled" not in reasons
     with capsys.disabled():
-        print(f"\nlimits in Mi: {[limit >> 20 for limit in sorted(limits)]}; {sizing['message']} {sizing}")
+        print(f"\nlimits in Mi: {[limit >> 20 for limit in sorted(limits)]}; {sizing(puppet)}")
 
 
 @pytest.mark.minutes
 def test_a_server_is_added_at_half_of_the_largest_memory_limit(kube: Kube, namespace: str, shared: Path) -> None:
     servers = 'len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])'
-    program = GROWING.replace("import os,", "import json, os,").replace("USED", f"{PARAMETERS} // {servers}") + PROGRAM
+    program = filling(f"{PARAMETERS} // {servers}")
     server = {"limits": {"memory": "256Mi"}}
     puppet = Puppet.make(
         kube,
@@ -101,15 +117,24 @@ def test_a_server_is_added_at_half_of_the_largest_memory_limit(kube: Kube, names
     before = restarts_by_uid(puppet)
     wait_for(lambda: puppet.status().get("ps", {}).get("summary") == "2/2", f"two servers; {puppet.job()}", 240)
     wait_for(lambda: (job_condition(puppet.job(), "Rescaling") or {}).get("reason") == "Rescaled", "the change", 120)
-    (sizing,) = [s for s in puppet.status()["autoscaling"] if s["role"] == "ps"]
-    assert sizing["grownReplicas"] == 2
-    assert "of the largest memory limit that it may have: ps.replicas 1 -> 2." in sizing["message"]
+    assert sizing(puppet)["grownReplicas"] == 2
+    assert "of the largest memory limit that it may have: ps.replicas 1 -> 2." in sizing(puppet)["message"]
     assert (puppet.job() or {})["spec"]["ps"]["replicas"] == 1, "the spec stays as its user wrote it"
     servers_before = {p["metadata"]["uid"] for p in puppet.pods("ps")} & before.keys()
     assert len(servers_before) == 1, "the first server's pod stays"
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
     assert "ServersAdded" in [e["reason"] for e in kube.list("Event", namespace) if e["regarding"]["name"] == "job"]
+
+
+def filling(used: str) -> str:
+    """Return a program whose server fills this number of Mi, a Python expression."""
+    return GROWING.replace("USED", used).replace("FIRST", str(FIRST)).replace("RATE", str(RATE)) + PROGRAM
+
+
+def sizing(puppet: Puppet) -> Object:
+    """Return what status.autoscaling has of the servers; empty before their first measurement."""
+    return next((s for s in puppet.status().get("autoscaling") or () if s["role"] == "ps"), {})
 
 
 def restarts_by_uid(puppet: Puppet) -> dict[str, int]:

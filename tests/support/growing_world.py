@@ -31,8 +31,8 @@ def growing(mode: str = "Grow", **spec: Any) -> World:
 
 
 def use(world: World, role: str, mebibytes: float, **more: Any) -> None:
-    """Set the memory usage of a role's pods."""
-    used = RoleUsage(pod=f"digits-{role}-0", memory=int(mebibytes * MIB), peak=int(mebibytes * MIB))
+    """Set the memory usage of a role's pods, which neither grows nor shrinks."""
+    used = RoleUsage(pod=f"digits-{role}-0", memory=int(mebibytes * MIB), peak=int(mebibytes * MIB), growth=0)
     world.usage = {**world.usage, role: replace(used, **more)}
 
 

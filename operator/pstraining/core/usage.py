@@ -27,7 +27,7 @@ class _RoleReport(ApiModel):
     pod: str = Field(max_length=NAME_MAX)
     memory_bytes: int = Field(ge=0)
     peak_bytes: int = Field(ge=0)
-    growth_bytes_per_second: int = Field(default=0, ge=0)
+    growth_bytes_per_second: int | None = Field(default=None, ge=0)
     cpu_millicores: int | None = Field(default=None, ge=0)
     mean_cpu_millicores: int | None = Field(default=None, ge=0)
     oom_pod: str = Field(default="", max_length=NAME_MAX)
@@ -48,8 +48,10 @@ class RoleUsage:
     """The pod's working set in bytes."""
     peak: int
     """The largest working set in bytes since the containers started."""
-    growth: int = 0
-    """Growth of the working set in bytes per second, over the last half minute; 0 if it shrinks."""
+    growth: int | None = None
+    """Growth of the working set in bytes per second, over the last half minute; 0 if it shrinks, None while it is not
+    known.
+    """
     cpu: int | None = None
     """The 95th percentile of CPU use in millicores; None while it is not known."""
     mean_cpu: int | None = None

@@ -150,9 +150,9 @@ class RoleHistory:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _growth(self) -> int:
+    def _growth(self) -> int | None:
         (began, first), (ended, last) = self._memory[0], self._memory[-1]
-        return int(max(0.0, (last - first) / (ended - began))) if ended > began else 0
+        return int(max(0.0, (last - first) / (ended - began))) if ended > began else None
 
     def _add_cpu(self, answers: Sequence[Figures], now: float) -> None:
         """Add the largest use of a pod since the previous round. The CPU time of a restarted container begins at 0."""

@@ -110,7 +110,7 @@ def test_a_role_changes_at_most_once_in_ten_minutes() -> None:
     world = growing()
     use(world, "ps", 900)
     world.settle()
-    use(world, "ps", 1500)
+    use(world, "ps", 1450)
     later(world, seconds=REST.total_seconds() - 1)
     world.settle()
     assert set(memory(world, "ps")) == {"1536Mi"}

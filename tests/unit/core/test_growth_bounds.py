@@ -30,10 +30,55 @@ from tests.unit.core.test_resizing import memory
 def test_the_next_limit(used: int, growth: int, maximum: int, expected: int | None) -> None:
     """The next limit is the maximum if that is lower than the present limit, and is then no growth."""
     usage = RoleUsage("p", memory=used * MIB, peak=used * MIB, growth=growth * MIB)
-    found = next_limit(Decimal(1024 * MIB), Decimal(maximum * MIB), usage, is_killed=False, is_rested=True)
+    bounds = Decimal(1024 * MIB), Decimal(maximum * MIB)
+    found = next_limit(*bounds, usage, is_killed=False, is_rested=True, is_refused=False)
     assert found == (None if expected is None else expected * MIB)
-    killed = next_limit(Decimal(1024 * MIB), Decimal(maximum * MIB), None, is_killed=True, is_rested=False)
+    killed = next_limit(*bounds, None, is_killed=True, is_rested=False, is_refused=True)
     assert killed == min(2048, maximum) * MIB
+
+
+@pytest.mark.parametrize(
+    ("used", "growth", "is_rested", "is_refused", "expected"),
+    [
+        (972, None, True, False, None),
+        (973, None, True, False, 1536),
+        (973, None, False, False, 1536),
+        (973, 2, False, False, 2173),
+        (973, 2, False, True, None),
+        (972, 2, False, False, None),
+    ],
+)
+def test_near_the_limit_memory_grows_without_waiting(
+    used: int, growth: int | None, is_rested: bool, is_refused: bool, expected: int | None
+) -> None:
+    """Neither for a second measurement nor for ten minutes, unless the last growth was refused."""
+    usage = RoleUsage("p", memory=used * MIB, peak=used * MIB, growth=None if growth is None else growth * MIB)
+    found = next_limit(
+        Decimal(1024 * MIB), Decimal(4096 * MIB), usage, is_killed=False, is_rested=is_rested, is_refused=is_refused
+    )
+    assert found == (None if expected is None else expected * MIB)
+
+
+def test_a_role_that_is_about_to_be_killed_grows_again_within_ten_minutes() -> None:
+    world = growing()
+    use(world, "ps", 900)
+    world.settle()
+    later(world, seconds=5)
+    use(world, "ps", 1460)
+    world.settle()
+    assert set(memory(world, "ps")) == {"2304Mi"}
+    assert reasons(world) == ["MemoryGrown", "MemoryGrown"]
+
+
+def test_the_first_measurement_alone_grows_nothing() -> None:
+    """By one measurement, a fast program would get a limit that is too small for ten minutes."""
+    world = growing()
+    use(world, "ps", 900, growth=None)
+    world.settle()
+    assert not [s for s in memory(world, "ps") if s]
+    use(world, "ps", 910, growth=2 * MIB)
+    world.settle()
+    assert set(memory(world, "ps")) == {"2110Mi"}
 
 
 def test_a_template_that_kubernetes_does_not_resize_is_reported_once() -> None:

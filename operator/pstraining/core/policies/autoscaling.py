@@ -2,6 +2,7 @@
 
     the working set reaches 85 % of the limit    the limit grows by half, or by the expected growth of ten minutes, to
                                                  at most four times; at most once in ten minutes
+    the working set reaches 95 % of the limit    the same, also within ten minutes
     the kernel has killed a process for memory   the limit doubles, also within ten minutes
     the size is refused or cannot be granted     the change is withdrawn, and tried again after ten minutes
 
@@ -33,6 +34,8 @@ HEADROOM: Final = Decimal("1.2")
 """The recommended limit as a multiple of the measured peak."""
 NEWS: Final = Decimal("1.1")
 """Factor by which a measurement must change to be written again; status is written a few dozen times at most."""
+LAST_SHARE: Final = Decimal("0.95")
+"""Share of a limit in use from which a role grows without waiting for anything."""
 LEAST_FACTOR: Final = Decimal("1.5")
 MOST_FACTOR: Final = Decimal(4)
 OOM_FACTOR: Final = Decimal(2)
@@ -43,7 +46,7 @@ OOM_AGE: Final = timedelta(minutes=5)
 
 
 def next_limit(
-    limit: Decimal, maximum: Decimal, usage: RoleUsage | None, *, is_killed: bool, is_rested: bool
+    limit: Decimal, maximum: Decimal, usage: RoleUsage | None, *, is_killed: bool, is_rested: bool, is_refused: bool
 ) -> Decimal | None:
     """Return the memory limit in bytes that a role needs; None if it may keep its limit.
 
@@ -55,15 +58,23 @@ def next_limit(
         usage: the role's resource usage; None if it is not known.
         is_killed: whether a process of the role was killed for memory with the present limit.
         is_rested: whether the last change is long enough ago.
+        is_refused: whether a growth has been withdrawn, and may not be tried again yet.
     """
     if is_killed:
         wanted = OOM_FACTOR * limit
-    elif usage is not None and is_rested and usage.memory >= grown_sizes.GROW_SHARE * limit:
-        until_next = usage.memory + usage.growth * Decimal(grown_sizes.REST.total_seconds())
+    elif usage is not None and _must_grow(limit, usage, is_rested=is_rested, is_refused=is_refused):
+        until_next = usage.memory + (usage.growth or 0) * Decimal(grown_sizes.REST.total_seconds())
         wanted = min(max(LEAST_FACTOR * limit, until_next), MOST_FACTOR * limit)
     else:
         return None
     return min(sizes.whole_mebibytes(wanted), maximum)
+
+
+def _must_grow(limit: Decimal, usage: RoleUsage, *, is_rested: bool, is_refused: bool) -> bool:
+    if usage.memory >= LAST_SHARE * limit:
+        return not is_refused
+    # The second measurement arrives within seconds. By the first one alone, a limit would be too small for ten minutes.
+    return is_rested and usage.growth is not None and usage.memory >= grown_sizes.GROW_SHARE * limit
 
 
 def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
@@ -202,9 +213,10 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
         return sizing
     killed = _newest_kill(facts, sizing, usage)
     is_rested = grown_sizes.is_rested(sizing, facts.now)
-    needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), is_rested=is_rested)
     # A limit that was just refused has no former one, and waits.
-    if (is_rested or sizing.grown_from is not None) and server_growth.is_memory_high(facts, sizing.role, usage):
+    waits = {"is_rested": is_rested, "is_refused": not is_rested and sizing.grown_from is None}
+    needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), **waits)
+    if not waits["is_refused"] and server_growth.is_memory_high(facts, sizing.role, usage):
         needed = parse(maximum)
     if needed is None or needed <= limit:
         # The role counts as at its maximum until the maximum is raised or its use has fallen: one report is enough.
