@@ -220,8 +220,19 @@ def test_a_server_that_did_not_run_drops_no_live_worker(client: Any) -> None:
     assert rig.control.workers_present() == (0,), "the server ran, and only one worker is silent"
 
 
+def test_a_clock_that_is_set_back_keeps_no_lost_worker_alive(client: Any) -> None:
+    rig = Rig(client, lambda: optimizer("SGD"), ps=1, build=small, workers=2, mode="Sync")
+    rig.start()
+    rig.control.client.call(_silent_for(rig, -1000.0))
+    rig.store.heartbeat(0, 1)
+    assert rig.control.workers_present() == (0, 1), "no worker was silent"
+    rig.control.client.call(_silent_for(rig, 1000.0, worker=1))
+    rig.store.heartbeat(0, 1)
+    assert rig.control.workers_present() == (0,)
+
+
 def _silent_for(rig: Rig, seconds: float, worker: int | None = None) -> Any:
-    """Make the last heartbeat of one worker older, or all, as if the server had not run."""
+    """Make the last heartbeat of one worker older, or all, as if the server had not run, or its clock had changed."""
     import tensorflow as tf
 
     def age(shard: Any) -> Any:

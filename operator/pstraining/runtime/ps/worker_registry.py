@@ -5,7 +5,8 @@ run two pods of one index for a while (a node was lost, and returns); the reques
 Every request counts as a heartbeat, and workers send heartbeats once a second in between.
 
 If no worker is heard for longer, this server did not run, or its clock has jumped, and heartbeats may already be there.
-So the time between the requests of any two workers counts as HEARTBEAT_SECONDS at most.
+So the time between the requests of any two workers counts as HEARTBEAT_SECONDS at most. It counts as 0 if the clock was
+set back: otherwise, a lost worker would stay alive until the clock has its former time again.
 """
 
 from typing import Final
@@ -64,11 +65,15 @@ class WorkerRegistry:
         return at(self.incarnations, worker) < incarnation
 
     def now(self) -> Tensor:
-        """Return the time on the server's clock, but at most HEARTBEAT_SECONDS after the last heartbeat. float64[]."""
+        """Return the time on the server's clock, at most HEARTBEAT_SECONDS after the last heartbeat, never before it.
+
+        The result is float64[].
+        """
         return self._counted(clock())
 
     def _counted(self, time: Tensor) -> Tensor:
-        return tf.minimum(time, tf.reduce_max(self.heard.read_value()) + HEARTBEAT_SECONDS)
+        newest = tf.reduce_max(self.heard.read_value())
+        return tf.clip_by_value(time, newest, newest + HEARTBEAT_SECONDS)
 
     def touch(self, worker: Tensor) -> Operation:
         """Record that the worker is alive; the time that `now` leaves out makes no other worker silent."""
