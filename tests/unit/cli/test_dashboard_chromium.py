@@ -128,7 +128,7 @@ def test_the_measured_sizes_of_a_role(tab: Tab, served: DashboardServer, cluster
     sizing = {"role": "ps", "peakMemory": "512Mi", "recommendedMemory": "615Mi", "message": "ps.replicas 2 -> 4."}
     cluster.there_by_name["broken"].job["status"]["autoscaling"] = [sizing]
     tab.open(f"{served.url}#default/broken")
-    tab.until("document.querySelector('#tasks').innerText.includes('Size of ps')")
+    tab.until("document.querySelector('#tasks')?.innerText.includes('Size of ps')")
     words = "memory: measured peak 512Mi, recommended limit 615Mi, now none; ps.replicas 2 -> 4"
     assert f"Size of ps: {words}" in tab.text("#tasks")
 

@@ -129,7 +129,7 @@ async def test_memory_that_grows_takes_the_same_way_and_then_nothing_is_written(
     spec = {**stored["spec"], "autoscaling": {"mode": "Grow", "rolePolicies": [policy]}}
     bench.kube.put({**stored, "spec": spec})
     await bench.run()
-    bench.state.usage = lambda key, uid: {"ps": RoleUsage("digits-ps-0", memory=1900 << 20, peak=1900 << 20)}
+    bench.state.usage = lambda key, uid: {"ps": RoleUsage("digits-ps-0", memory=1900 << 20, peak=1900 << 20, growth=0)}
     writes = [w for w in await bench.run() if w[1] in ("Pod", "StatefulSet")]
     assert writes == [
         ("replace", "StatefulSet", "digits-ps"),
