@@ -266,6 +266,34 @@ def test_slots_of_another_optimizer_are_rejected(client: Any, tmp_path: Path) ->
         assert same.control.snapshot(fence=1).step == 2
 
 
+def test_a_state_of_other_words_is_rejected(client: Any, tmp_path: Path) -> None:
+    """An index of a vocabulary must mean the same word after a restart; new words may follow the others."""
+    import keras
+
+    from pstraining.runtime.checkpoint.state import StateMismatchError
+    from pstraining.runtime.checkpoint.storage import Checkpoints
+
+    def of(words: str) -> Any:
+        def build() -> Any:
+            lookup = keras.layers.StringLookup(vocabulary=list(words), name="words")
+            layers = [keras.Input((1,), dtype="string"), lookup, keras.layers.Embedding(9, 2), keras.layers.Flatten()]
+            return keras.Sequential([*layers, keras.layers.Dense(3)])
+
+        return Rig(client, optimizers()["SGD"], ps=1, build=build)
+
+    first = of("ab")
+    first.start()
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(first.control.snapshot(fence=1), term=1, layout=first.store.layout)
+    state = checkpoints.newest()
+    for words in ("ba", "a", "acb"):
+        client.container += f".{words}"
+        with pytest.raises(StateMismatchError, match="with other words, boundaries or integer weights of words: adapt"):
+            of(words).start(state)
+    client.container += ".after"
+    of("abc").start(state)
+
+
 def test_every_server_is_marked_where_it_runs(client: Any, tmp_path: Path) -> None:
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
     markers = [tmp_path / "runtime-owned", tmp_path / "owned"]

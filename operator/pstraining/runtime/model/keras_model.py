@@ -160,8 +160,8 @@ class Model:
         """The group of each table: its optimizer, and whether the optimizer decays the table."""
         for number in sorted(set(self._numbers[dense:])):
             optimizer.check_for_tables(self.optimizers[number])
-        self.unshared = own_state.digests(list(self.keras._flatten_layers()), self.local)
-        """Names and digests of what must begin with equal values on all tasks, such as an adapted vocabulary."""
+        self.unshared = own_state.Unshared(list(self.keras._flatten_layers()), self.local)
+        """Digests of what must begin with equal values on all tasks, such as an adapted vocabulary."""
 
     def _wants_jit(self, jit_compile: bool | Literal["auto"]) -> bool:
         if jit_compile is True and self.tables:
@@ -195,7 +195,7 @@ class Model:
             texts.append(repr(self.scaling))
         if held := self.constraints:
             texts.append(repr(described(held)))
-        texts += [repr(own) for own in self.unshared]
+        texts += map(repr, self.unshared.digests.items())
         for initializer, policy in zip(self.row_initializers, self.row_policies, strict=True):
             texts += [] if initializer is None else [repr(initializer), repr(policy)]
         return "\n".join(texts)

@@ -1,12 +1,13 @@
 """Variables that are local to each process: random seeds, integer state, and the states of stateful RNNs.
 
 They are not part of a checkpoint. A restarted process has initial states of RNNs, and draws other random numbers.
-Vocabularies, boundaries and integer weights must begin with equal values on all tasks: see `digests`. Keras's settings
-are even local to each thread: see `with_settings`.
+Vocabularies, boundaries and integer weights must begin with equal values on all tasks, and after a restart: see
+`Unshared`. Keras's settings are even local to each thread: see `with_settings`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -44,8 +45,8 @@ def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[
     return running
 
 
-def digests(layers: Sequence[keras.layers.Layer], variables: Iterable[KerasVariable]) -> list[tuple[str, str]]:
-    """Return names and digests of what the model computes with, and tasks do not exchange.
+class Unshared:
+    """Digests of what the model computes with, and tasks do not exchange.
 
     These are words that a layer has learnt or was given, boundaries of `Discretization`, and weights that are no
     floats. A vocabulary of a file is left out: it may be large, and does not depend on the task's data.
@@ -54,25 +55,56 @@ def digests(layers: Sequence[keras.layers.Layer], variables: Iterable[KerasVaria
         layers: all layers of the model.
         variables: variables that stay in this process.
     """
-    inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}  # of a TextVectorization, which is named
-    found: list[tuple[str, str]] = []
-    for layer in layers:
-        if isinstance(layer, keras.layers.Discretization):
-            found.append((layer.name, _digest(f"{float(bound):.6g}" for bound in layer.bin_boundaries or ())))
-        elif isinstance(layer, LOOKUPS) and id(layer) not in inner:
-            lookup = getattr(layer, "_lookup_layer", layer)
-            if not isinstance(lookup.input_vocabulary, str):
-                found.append((layer.name, _digest(map(str, layer.get_vocabulary()))))
-    random = set(map(id, seeds(layers)))
-    kept = [own for own in variables if id(own) not in random and not tf.as_dtype(own.dtype).is_floating]
-    return found + [(own.path, hashlib.blake2b(own.numpy().tobytes(), digest_size=8).hexdigest()) for own in kept]
+
+    def __init__(self, layers: Sequence[keras.layers.Layer], variables: Iterable[KerasVariable]) -> None:
+        self._vocabularies: dict[str, Callable[[], Sequence[object]]] = {}
+        self.digests: dict[str, tuple[int, str]] = {}
+        """Number of values and their digest, by the name of the layer or the path of the weight."""
+        inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}
+        """Lookups of a TextVectorization, which stands for them."""
+        for layer in layers:
+            name = self._unused(layer.name)
+            if isinstance(layer, keras.layers.Discretization):
+                self.digests[name] = _digest([f"{float(bound):.6g}" for bound in layer.bin_boundaries or ()])
+            elif isinstance(layer, LOOKUPS) and id(layer) not in inner and not _is_of_file(layer):
+                self._vocabularies[name] = layer.get_vocabulary
+                self.digests[name] = _digest(layer.get_vocabulary())
+        random = set(map(id, seeds(layers)))
+        for own in variables:
+            if id(own) not in random and not tf.as_dtype(own.dtype).is_floating:
+                digest = hashlib.blake2b(own.numpy().tobytes(), digest_size=8).hexdigest()
+                self.digests[self._unused(own.path)] = own.numpy().size, digest
+
+    def differing(self, saved: Mapping[str, Sequence[object]]) -> list[str]:
+        """Return the names whose values are not those of an earlier program; words may have been appended.
+
+        Args:
+            saved: the `digests` of the earlier program. Layers that this program lacks are ignored.
+        """
+        known = {name: tuple(digest) for name, digest in saved.items() if name in self.digests}
+        return [name for name, digest in known.items() if digest not in (self.digests[name], self._first(name, digest))]
+
+    def _first(self, name: str, saved: Sequence[object]) -> tuple[int, str] | None:
+        size = saved[0]
+        if name not in self._vocabularies or not isinstance(size, int) or size >= self.digests[name][0]:
+            return None
+        return _digest(self._vocabularies[name]()[:size])
+
+    def _unused(self, name: str) -> str:
+        """Return a name that is unique also if a nested model has a layer of the same name."""
+        names = (f"{name} {number}" for number in itertools.count(2))
+        return next(one for one in itertools.chain([name], names) if one not in self.digests)
 
 
-def _digest(texts: Iterable[str]) -> str:
+def _is_of_file(layer: keras.layers.Layer) -> bool:
+    return isinstance(getattr(layer, "_lookup_layer", layer).input_vocabulary, str)
+
+
+def _digest(values: Sequence[object]) -> tuple[int, str]:
     digest = hashlib.blake2b(digest_size=8)
-    for text in texts:
-        digest.update(f"{text}\0".encode(errors="backslashreplace"))
-    return digest.hexdigest()
+    for value in values:
+        digest.update(f"{value}\0".encode(errors="backslashreplace"))
+    return len(values), digest.hexdigest()
 
 
 def carried_states(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:

@@ -132,7 +132,7 @@ class Worker:
                 self._store, self._updates = found
                 shards = self._store.read()
                 self._updates.on_idle(shards)
-                unshared = [name for name, _ in self._store.model.unshared]
+                unshared = list(self._store.model.unshared.digests)
                 session = records.session(shards, layout=self._store.fingerprint, unshared=unshared)
             if session is not None:
                 if all(shard.done for shard in shards):

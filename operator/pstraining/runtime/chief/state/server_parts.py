@@ -41,8 +41,7 @@ class ServerParts:
         self.sources = [members[0] for members in self.members]
         """The member of each shard whose state is saved: a standby if standbys apply the same steps."""
         self.layout, self.places = store.layout, StateMap(store.layout, self.sources)
-        self.trained_by = store.model.trained_by
-        """The program's optimizer of each trained variable and table, by path."""
+        self.model = store.model
         self.most = max(1, PIECE_BYTES // len(self.sources))
         """Maximum bytes of a piece from each shard."""
         self.units = [shard.units(self.most) for shard in self.sources]

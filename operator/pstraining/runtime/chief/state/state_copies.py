@@ -20,7 +20,7 @@ from pstraining.runtime.checkpoint.ports.part_place import PartPlace
 from pstraining.runtime.checkpoint.state import FULL, SavePlan, State, whole
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.file_plan import changing, plan, plan_changes
-from pstraining.runtime.chief.state.origin import optimizer_names
+from pstraining.runtime.chief.state.origin import optimizer_names, unshared_values
 from pstraining.runtime.chief.state.server_files import ServerFiles
 from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.server_state import ReadWindow, ServerState
@@ -175,7 +175,9 @@ class StateCopies:
         def state(step: int) -> ServerState:
             whole = ServerState(step, places, self._sources, self._parts.most, fetch, between, write)
             kept = 0 if self._parts.is_small else token
-            extra = {optimizer_names.NAME: optimizer_names.described(self._parts.trained_by)}
+            model = self._parts.model
+            extra = {optimizer_names.NAME: optimizer_names.described(model.trained_by)}
+            extra |= unshared_values.described(model.unshared)
             return replace(whole, copy=kept, base=saves.base, only_changed=frozenset(names), extra=extra)
 
         return records, state

@@ -12,7 +12,7 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.state.contents import Contents, StatePiece
 from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
-from pstraining.runtime.chief.state.origin import optimizer_names
+from pstraining.runtime.chief.state.origin import optimizer_names, unshared_values
 from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.state_copies import StateCopies
 from pstraining.runtime.model.partition import Array
@@ -41,10 +41,11 @@ class StateRestore:
             given: tensors that replace those of the state, by name.
 
         Raises:
-            StateMismatchError: the state belongs to another model or optimizer.
+            StateMismatchError: the state belongs to another model or optimizer, or to other words of a layer.
         """
+        unshared_values.check(state, self._parts.model.unshared)
         if not fresh:
-            optimizer_names.check(state, self._parts.trained_by, self._parts.places.entries)
+            optimizer_names.check(state, self._parts.model.trained_by, self._parts.places.entries)
         contents = Contents(
             self._parts.places, self._parts.sources, state, fresh=fresh, device=self._client.local, given=given
         )

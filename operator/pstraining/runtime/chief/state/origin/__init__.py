@@ -1,1 +1,1 @@
-"""What a saved state was computed with, and whether the program fits it: optimizers, and the order of data."""
+"""What a saved state was computed with, and whether the program fits it: optimizers, words, and the order of data."""
