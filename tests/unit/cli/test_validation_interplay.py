@@ -28,6 +28,23 @@ def test_the_default_number_of_standbys_is_no_request() -> None:
     assert wrong_with(with_defaults(job(spec=URI))) == []
 
 
+@pytest.mark.parametrize(
+    ("mode", "most", "message"),
+    [
+        ("Grow", 8, "only mode Full adds servers: set spec.autoscaling.mode to Full, or remove it"),
+        ("Off", 1, "only mode Full adds servers: set spec.autoscaling.mode to Full, or remove it"),
+        ("Full", 2, "is 2, and spec.ps.replicas is 2, so no server is added; raise it"),
+        ("Full", 3, ""),
+        ("Grow", None, ""),
+    ],
+)
+def test_a_largest_number_of_servers_that_adds_none(mode: str, most: int | None, message: str) -> None:
+    policy = {"role": "ps", "maxAllowed": {"memory": "8Gi"}, **({"maxReplicas": most} if most else {})}
+    expected = [f"warning spec.autoscaling.rolePolicies[0].maxReplicas: {message}"] if message else []
+    limits = {"resources": {"limits": {"memory": "4Gi"}}}
+    assert said(ps={"replicas": 2, **limits}, autoscaling={"mode": mode, "rolePolicies": [policy]}) == expected
+
+
 UNTIL_THE_END = "is ReadWriteOncePod, so the evaluator's pod waits until {} has ended; use another mode"
 ON_ITS_NODE = (
     "is ReadWriteOnce, so the evaluator's pod starts only on the node of {}; use ReadWriteMany, or set "

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.autoscaling import AutoscalingMode
 from pstraining.cli.validation.schema import Finding, Severity
 from pstraining.resources.containers import all_containers
 
@@ -20,6 +21,23 @@ def without_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _unused_claims(of_job)
     yield from _claim_of_an_evaluator(of_job)
     yield from _resources_of_pods(of_job)
+    yield from _most_servers(of_job)
+
+
+def _most_servers(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a number of servers up to which none is added automatically."""
+    autoscaling, replicas = of_job.get("autoscaling") or {}, of_job[names.PS]["replicas"]
+    for index, policy in enumerate(autoscaling.get("rolePolicies") or ()):
+        most = policy.get("maxReplicas")
+        if most is None:
+            continue
+        if autoscaling.get("mode") != AutoscalingMode.FULL:
+            message = "only mode Full adds servers: set spec.autoscaling.mode to Full, or remove it"
+        elif most <= replicas:
+            message = f"is {most}, and spec.ps.replicas is {replicas}, so no server is added; raise it"
+        else:
+            continue
+        yield Finding(f"spec.autoscaling.rolePolicies[{index}].maxReplicas", message, Severity.WARNING)
 
 
 def _resources_of_pods(of_job: Mapping[str, Any]) -> Iterator[Finding]:
