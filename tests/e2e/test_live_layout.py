@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_scaling_hot import containers, has
-from tests.support.examples import Example
+from tests.support.examples import PACED, ROOT, Example
 from tests.support.hot_standby import ONE_SHARD, SPEC
 from tests.support.kube import Kube, job_condition, wait_for
-from tests.support.soak_marks import in_all, in_soak, some
+from tests.support.soak_marks import in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
+
+
+BY_KEY = (ROOT / "tests" / "support" / "paced_by_key.py").read_text()
 
 
 def layout(example: Example) -> int:
@@ -61,19 +64,20 @@ def test_a_server_is_added_while_training_continues(kube: Kube, namespace: str, 
 @pytest.mark.timeout(1800)
 @pytest.mark.minutes
 @pytest.mark.parametrize(
-    "mode",
-    some(
-        ["Sync", "Async"],
-        lambda mode: mode == "Sync",
-        in_soak,
-    ),
+    ("mode", "source"),
+    [
+        ("Sync", PACED["digits"]),
+        pytest.param("Async", PACED["digits"], marks=in_soak),
+        pytest.param("Sync", BY_KEY, marks=in_soak),
+    ],
+    ids=["Sync", "Async", "rows by key"],
 )
 def test_training_continues_on_another_number_of_servers_without_a_restart(
-    kube: Kube, namespace: str, shared: Path, mode: str
+    kube: Kube, namespace: str, shared: Path, mode: str, source: str
 ) -> None:
     spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}, "checkpoint": {"intervalSeconds": 3600, "keep": 100}}
     spec["training"] = {**SPEC["training"], "mode": mode}
-    example = Example.start(kube, namespace, "digits", shared, spec, paced=True)
+    example = Example.start(kube, namespace, "digits", shared, spec, source=source)
     example.wait_trained()
     wait_for(partial(has, example, "standbySummary", "1/1"), "the standby is in sync", 180)
     before, chief = containers(example), example.pod("chief")
