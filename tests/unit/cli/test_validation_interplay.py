@@ -125,3 +125,128 @@ def test_resources_of_whole_pods_stay_beside_those_of_a_role() -> None:
         "warning spec.ps.resources: is for the training container, but spec.worker.template.spec.resources " + stay
     ]
     assert said(worker={"template": whole}) == said(worker={"resources": own}, ps={"resources": own}) == []
+
+
+OFF = "enabled is not true, so no evaluator runs: set it, or remove the others"
+
+
+@pytest.mark.parametrize(
+    ("role", "own", "message"),
+    [
+        ("evaluator", {"template": {"spec": {"containers": [{"name": "a", "image": "i", "command": ["c"]}]}}}, OFF),
+        ("evaluator", {"enabled": False, "restartPolicy": "Never", "inCluster": True}, OFF),
+        (
+            "chief",
+            {"enabled": False, "resources": {"limits": {"cpu": 1}}, "backoff": {"limit": 1}},
+            "enabled is false, so no chief runs: set those of spec.worker, or set enabled to true",
+        ),
+    ],
+)
+def test_a_role_that_does_not_run_needs_no_fields(role: str, own: dict[str, Any], message: str) -> None:
+    [found] = said(**{role: own})
+    assert found.startswith(f"warning spec.{role}: has ")
+    assert all(name in found for name in own.keys() - {"enabled"})
+    assert found.endswith(f", but {message}")
+    assert said(**{role: {**own, "enabled": True}}) == []
+
+
+def test_an_evaluator_does_not_run_for_ever() -> None:
+    assert said(evaluator={"enabled": True, "restartPolicy": "Always"}) == [
+        "warning spec.evaluator.restartPolicy: is Always, but an evaluator that ends with exit code 0 does not run "
+        "again; let its program loop, and set OnFailure"
+    ]
+    assert said(worker={"restartPolicy": "Always"}) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "spec"),
+    [
+        ("ps.onChiefRestart", {"chief": {"enabled": False}, "ps": {"onChiefRestart": "Keep"}}),
+        (
+            "ps.persistentVolumeClaimRetentionPolicy",
+            {"ps": {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}},
+        ),
+        (
+            "runPolicy.cleanPodPolicy.keepFailedSeconds",
+            {"runPolicy": {"cleanPodPolicy": {"onFailure": "Running", "keepFailedSeconds": 60}}},
+        ),
+        ("runPolicy.maxRestarts", {"runPolicy": {"maxRestarts": 0}}),
+        ("training.backupWorkers", {"training": {"mode": "Sync", "backupWorkers": 2}}),
+    ],
+)
+def test_fields_that_other_fields_make_useless(field: str, spec: dict[str, Any]) -> None:
+    [found] = said(**spec)
+    assert found.startswith(f"warning spec.{field}: is ")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"ps": {"onChiefRestart": "Keep"}, "training": {"mode": "Sync", "backupWorkers": 1}},
+        {
+            "ps": {"cleanPodPolicy": {"onFailure": "Failed"}},
+            "runPolicy": {"cleanPodPolicy": {"onFailure": "All", "keepFailedSeconds": 60}},
+        },
+        {"runPolicy": {"maxRestarts": 9}, "failurePolicy": {"rules": [{"action": "RestartJob"}]}},
+    ],
+)
+def test_fields_that_have_an_effect(spec: dict[str, Any]) -> None:
+    assert said(**spec) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "role", "memory", "message"),
+    [
+        ("Grow", "ps", "8Gi", ""),
+        (
+            "Grow",
+            "ps",
+            "4096Mi",
+            ".maxAllowed.memory: is 4096Mi, and the memory limit is 4Gi, so it does not grow; raise it",
+        ),
+        (
+            "Recommend",
+            "ps",
+            "8Gi",
+            ": only modes Grow and Full let memory grow: set spec.autoscaling.mode to Grow, or remove it",
+        ),
+        (
+            "Grow",
+            "chief",
+            "8Gi",
+            ": the training container has no memory limit to raise: set one in spec.chief.resources",
+        ),
+        ("Grow", "evaluator", "8Gi", ": has no effect: the job has no evaluator; remove it"),
+    ],
+)
+def test_a_largest_memory_to_which_none_grows(mode: str, role: str, memory: str, message: str) -> None:
+    autoscaling = {"mode": mode, "rolePolicies": [{"role": role, "maxAllowed": {"memory": memory}}]}
+    expected = [f"warning spec.autoscaling.rolePolicies[0]{message}"] if message else []
+    assert said(ps={"resources": {"limits": {"memory": "4Gi"}}}, autoscaling=autoscaling) == expected
+
+
+NONE_OF_THEM = (
+    "matches no failure: none of its reasons occurs with these exit codes (75 is StartTimeout, 78 is BadSettings, and "
+    "pods that Kubernetes ends have none); change it"
+)
+TOO_LATE = "decides nothing: earlier rules match all of its failures; move it up, or remove it"
+CODE_3 = {"exitCodes": {"values": [3]}, "action": "FailJob"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([{"action": "Ignore"}, CODE_3], TOO_LATE),
+        ([{"exitCodes": {"values": [4], "negate": True}, "action": "Ignore"}, {"role": "ps", **CODE_3}], TOO_LATE),
+        ([{"role": "worker", "action": "Ignore"}, CODE_3], ""),
+        ([CODE_3, {"action": "Ignore"}], ""),
+        ([{"reasons": ["Evicted", "Deleted"], **CODE_3}], NONE_OF_THEM),
+        ([{"reasons": ["Error"], "exitCodes": {"values": [75, 78]}, "action": "FailJob"}], NONE_OF_THEM),
+        ([{"reasons": ["Error", "Evicted"], **CODE_3}], ""),
+        ([{"reasons": ["OOMKilled", "InitFailed"], **CODE_3}], ""),
+        ([{"role": "evaluator", "action": "Ignore"}], "matches no failure: the job has no evaluator; remove it"),
+    ],
+)
+def test_rules_of_failures_that_decide_nothing(rules: list[dict[str, Any]], message: str) -> None:
+    expected = [f"warning spec.failurePolicy.rules[{len(rules) - 1}]: {message}"] if message else []
+    assert said(failurePolicy={"rules": rules}) == expected

@@ -48,7 +48,8 @@ def test_the_labels_of_jobs_are_a_warning() -> None:
     assert name.endswith(said.format("chief, evaluator"))
     assert len(warned(chief=labelled)) == 2
     assert warned(worker=labelled, chief=plain) == warned(ps=labelled) == []
-    assert warned(worker=labelled, chief={"enabled": False}) == warned(evaluator=labelled) == []
+    assert warned(worker=labelled, chief={"enabled": False}) == []
+    assert [text.partition(",")[0] for text in warned(evaluator=labelled)] == ["spec.evaluator: has template"]
 
 
 RESTARTS = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]

@@ -185,7 +185,7 @@ def decide(job: PSTrainingJob, role: str, why: FailureReason, exit_code: int | N
         exit_code: exit code of the training container; None without one.
     """
     for position, rule in enumerate(job.spec.failure_policy.rules):
-        if _matches(rule, role, why, exit_code):
+        if matches(rule, role, why, exit_code):
             return Decision(_ACTIONS[rule.action], why, position)
     return Decision(_by_policy(role_spec(job, role).restart_policy, why, exit_code), why)
 
@@ -210,7 +210,15 @@ def _by_policy(policy: RestartPolicy, why: FailureReason, exit_code: int | None)
     return Consequence.RESTART
 
 
-def _matches(rule: FailureRule, role: str, why: FailureReason, exit_code: int | None) -> bool:
+def matches(rule: FailureRule, role: str, why: FailureReason, exit_code: int | None) -> bool:
+    """Return whether a rule matches a failure.
+
+    Args:
+        rule: the rule.
+        role: the role of the failed replica.
+        why: the cause.
+        exit_code: exit code of the training container; None without one.
+    """
     if rule.role is not None and rule.role != role:
         return False
     if rule.reasons is not None and why not in rule.reasons:
