@@ -178,7 +178,7 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
         (
             f"{POD}.containers",
             main(envFrom=[{"prefix": "PSTRAINING_X", "secretRef": {"name": "s"}}]),
-            "envFrom[0].prefix: names that start with PSTRAINING_ are reserved; choose another prefix",
+            "envFrom[0].prefix: gives names that start with PSTRAINING_, which are reserved; choose another prefix",
         ),
         (f"{POD}.setHostnameAsFQDN", True, "setHostnameAsFQDN: makes the hostname one like JOB-worker-0.JOB-hs."),
         (

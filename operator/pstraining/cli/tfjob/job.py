@@ -22,12 +22,14 @@ from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, shown, texts
 from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
-from pstraining.cli.validation.templates import misfits, refused
+from pstraining.cli.validation.templates import is_sound, misfits, of_other_effect, refused
 from pstraining.resources import kueue, pods
 
 _KUEUE = (kueue.LABEL_PRIORITY_CLASS, kueue.LABEL_MAX_SECONDS)
 """Labels of Kueue that have the same effect on a PSTrainingJob in a queue."""
 _QUOTED = re.compile(r'\["([^"]*)"\]')
+_SAME = re.compile(r"\.metadata\.finalizers$|\.initContainers\[\d+\]\.env\[")
+"""Paths of fields of which `validate` warns, although they have the same effect on a TFJob."""
 _SUFFIX = 5
 """Number of characters that the API server adds to generateName."""
 
@@ -299,6 +301,31 @@ def _findings(job: dict[str, Any], made: _ConvertedSpec, to_fill: set[str], note
             notes.none(path, f"it {message} It is kept.", "Remove it, or add the search domain.")
         else:
             notes.none(path, f"it {message} It is kept, and has no effect.", "Correct it, or remove it.")
+    if whole and is_sound(job):
+        _other_effects(job, made, notes)
+
+
+def _other_effects(job: dict[str, Any], made: _ConvertedSpec, notes: Notes) -> None:
+    """Note the fields that have another effect here than in an ordinary pod, except those with a note already.
+
+    Args:
+        job: our job, with right types.
+        made: its spec.
+        notes: receives the notes.
+    """
+    known = tuple(_QUOTED.sub(r".\1", note.path) for note in notes.found if note.path)
+    for finding in of_other_effect(job):
+        path = _path_of(finding.field, made, notes)
+        if (
+            path is None
+            or _SAME.search(path)
+            or any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in known)
+        ):
+            continue
+        message, _, todo = finding.message.rpartition("; ")
+        message, todo = (message, f"{todo[:1].upper()}{todo[1:]}.") if message else (todo, "")
+        note = notes.none if message.startswith("is left out") else notes.different
+        note(path, f"it {message}.", todo)
 
 
 def _ended(message: str) -> str:

@@ -185,13 +185,20 @@ def _scratch(role: str, one: Replicas, notes: Notes) -> None:
 
 
 def note_always(found: Mapping[str, Replicas], all_workers: bool, notes: Notes) -> None:
-    """Note that exit code 0 of the chief, or of worker 0 without one, is final also under Always.
+    """Note that exit code 0 of the evaluator, and of the chief or worker 0 without one, is final also under Always.
 
     Args:
         found: the TFJob's roles.
         all_workers: whether the job succeeds with all workers. Those under Always then have a note of their own.
         notes: receives the notes.
     """
+    evaluator = found.get(names.EVALUATOR)
+    if evaluator is not None and evaluator.number and evaluator.policy == ALWAYS:
+        notes.different(
+            f"{evaluator.path}.restartPolicy",
+            "TFJob runs an evaluator that ends with exit code 0 again. Here it has ended.",
+            "Let its program evaluate in a loop.",
+        )
     chief = found.get(names.CHIEF)
     duty = chief if chief is not None and chief.number else found[names.WORKER]
     if duty.policy != ALWAYS or (all_workers and duty is not chief):

@@ -17,6 +17,12 @@ Template = dict[str, Any]
 _TF_CONFIG = "TF_CONFIG"
 _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
+_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Variables that give a container GPUs which it does not request."""
+_NO_DEVICES = ("", "none", "void")
+_RUNTIME = re.compile(r"nvidia|amd|rocm|habana")
+"""Beginnings of the names of runtime classes that do the same."""
+_DEVICE_FILES = re.compile(r"/dev/?$|/dev/(nvidia|dri|kfd|accel)")
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 _SERVICE_LINK = re.compile(r"(?<![A-Z0-9_])(?!KUBERNETES_)[A-Z][A-Z0-9_]*_SERVICE_(HOST|PORT)(?![A-Z0-9])")
 _ACCOUNT = "/secrets/kubernetes.io/serviceaccount"
@@ -311,7 +317,9 @@ def _token(spec: dict[str, Any], at: str, notes: Notes) -> None:
 
 
 def _without_devices(template: Template) -> bool:
-    """Return whether the template requests no devices, so that their removal changes nothing."""
+    """Return whether the template requests no devices, and has none, so that their removal changes nothing."""
+    if _has_devices(template["spec"]):
+        return False
     left = copied(template)
     pods.drop_devices(left["spec"])
     as_is = copied(template)
@@ -320,6 +328,24 @@ def _without_devices(template: Template) -> bool:
     container["env"] = [v for v in env if v["name"] != _DEVICES["name"]] + [_DEVICES]
     named = [v for v in env if v["name"] == _DEVICES["name"]]
     return left == as_is and all(v.get("value", "") == "" and "valueFrom" not in v for v in named)
+
+
+def _has_devices(spec: dict[str, Any]) -> bool:
+    """Return whether the training container may have GPUs that it does not request: by its runtime, or by the node."""
+    container = pods.main_container(spec)
+    given = [v for v in container.get("env", ()) if v["name"] in _VISIBLE]
+    if any("valueFrom" in v or v.get("value", "") not in _NO_DEVICES for v in given):
+        return True
+    volumes = spec.get("volumes")
+    paths = [
+        v["hostPath"] for v in (volumes if isinstance(volumes, list) else ()) if isinstance(v, dict) and "hostPath" in v
+    ]
+    files = [path.get("path") for path in paths if isinstance(path, dict)]
+    return (
+        container.get("securityContext", {}).get("privileged") is True
+        or _RUNTIME.match(str(spec.get("runtimeClassName", ""))) is not None
+        or any(_DEVICE_FILES.match(str(file)) for file in files)
+    )
 
 
 def _comparable(template: Template) -> Template:

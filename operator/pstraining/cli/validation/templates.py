@@ -67,11 +67,20 @@ def misfits(job: Mapping[str, Any]) -> list[Finding]:
     return _unrendered(job)[0]
 
 
+def is_sound(job: Mapping[str, Any]) -> bool:
+    """Return whether the types in a job's Kubernetes objects are right, as `of_other_effect` needs them.
+
+    Args:
+        job: the job without nulls, valid by its CRD.
+    """
+    return _unrendered(job)[1]
+
+
 def of_other_effect(job: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the fields that have another effect in a job than in a pod of one's own, as warnings.
 
     Args:
-        job: a job without errors, as in a manifest.
+        job: a job as in a manifest. Its templates may have wrong values, but no wrong types.
     """
     yield from _blank(job["spec"], ("spec",))
     yield from _of_other_effect(without_nulls(job["spec"]))
@@ -191,7 +200,7 @@ def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], s
     for index, source in enumerate(container.get("envFrom") or ()):
         if str(source.get("prefix") or "").startswith(_RESERVED):
             path = path_of((*steps, "envFrom", index, "prefix"))
-            message = f"names that start with {_RESERVED} are reserved; choose another prefix"
+            message = f"gives names that start with {_RESERVED}, which are reserved; choose another prefix"
             yield Finding(path, message, Severity.WARNING)
     context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
     added = [str(name).removeprefix("CAP_") for name in (context.get("capabilities") or {}).get("add") or ()]

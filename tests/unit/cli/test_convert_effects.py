@@ -1,0 +1,100 @@
+"""Fields of a TFJob's templates that stay as they are, and have another effect in a PSTrainingJob."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.cli.tfjob.job import converted
+from pstraining.cli.tfjob.notes import NoteKind
+from tests.support.tfjobs import replica, template, tfjob
+
+POD = "spec.tfReplicaSpecs.Worker.template.spec"
+QUIET = {note.path for note in converted(tfjob()).notes}
+"""Fields that have a note in every such job."""
+PROBE = {"exec": {"command": ["test", "-f", "/run/up"]}}
+
+
+def said(job: dict[str, Any]) -> dict[str, tuple[NoteKind, str]]:
+    return {n.path: (n.kind, f"{n.message} {n.todo}") for n in converted(job).notes if n.path not in QUIET}
+
+
+@pytest.mark.parametrize(
+    ("container", "field", "kind", "text"),
+    [
+        ({"livenessProbe": PROBE}, "livenessProbe", NoteKind.DIFFERENT, "it also runs while the launcher waits"),
+        ({"startupProbe": PROBE}, "startupProbe", NoteKind.DIFFERENT, "after 30 s, but the launcher waits"),
+        (
+            {"restartPolicy": "Always"},
+            "restartPolicy",
+            NoteKind.NONE,
+            "it is left out: use spec.worker.restartPolicy. ",
+        ),
+        ({"restartPolicyRules": []}, "restartPolicyRules", NoteKind.NONE, "it is left out"),
+    ],
+)
+def test_a_field_that_validate_warns_of_has_a_note(
+    container: dict[str, Any], field: str, kind: NoteKind, text: str
+) -> None:
+    found = said(tfjob(Worker=replica(2, **container)))
+    assert found.keys() == {f"{POD}.containers[0].{field}"}
+    [(what, message)] = found.values()
+    assert what is kind
+    assert text in message
+
+
+def test_such_fields_are_noted_beside_wrong_values() -> None:
+    job = tfjob(Worker=replica(2, livenessProbe=PROBE, ports=[{"containerPort": 70000}]))
+    assert said(job).keys() == {f"{POD}.containers[0].livenessProbe", f"{POD}.containers[0].ports[0].containerPort"}
+
+
+def test_a_field_of_the_same_effect_has_no_note() -> None:
+    worker = template({"readinessProbe": PROBE}) | {"metadata": {"finalizers": ["example.com/keep"]}}
+    assert said(tfjob(Worker={"replicas": 2, "restartPolicy": "OnFailure", "template": worker})) == {}
+
+
+def test_a_port_of_a_sidecar_has_one_note() -> None:
+    sidecar = {
+        "name": "s",
+        "image": "i",
+        "command": ["c"],
+        "restartPolicy": "Always",
+        "ports": [{"containerPort": 2222}],
+    }
+    worker = {"replicas": 2, "restartPolicy": "OnFailure", "template": template(initContainers=[sidecar])}
+    assert said(tfjob(Worker=worker)).keys() == {f"{POD}.initContainers[0].ports[0]"}
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+def test_an_evaluator_that_always_runs_again_is_named(policy: str) -> None:
+    found = said(tfjob(Evaluator=replica(policy=policy)))
+    path = "spec.tfReplicaSpecs.Evaluator.restartPolicy"
+    assert (path in found) is (policy == "Always")
+    assert found.get(path, (NoteKind.DIFFERENT,))[0] is NoteKind.DIFFERENT
+
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "is_shared"),
+    [
+        ({}, {}, True),
+        ({"env": [{"name": VISIBLE, "value": "all"}]}, {}, False),
+        ({"env": [{"name": VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations"}}}]}, {}, False),
+        ({"env": [{"name": VISIBLE, "value": "void"}]}, {}, True),
+        ({"env": [{"name": VISIBLE}]}, {}, True),
+        ({"securityContext": {"privileged": True}}, {}, False),
+        ({}, {"runtimeClassName": "nvidia-cdi"}, False),
+        ({}, {"runtimeClassName": "gvisor"}, True),
+        ({}, {"volumes": [{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}]}, False),
+        ({}, {"volumes": [{"name": "v", "hostPath": {"path": "/dev/shm"}}, {"name": "w", "emptyDir": {}}]}, True),
+    ],
+)
+def test_a_chief_keeps_gpus_that_it_does_not_request(
+    container: dict[str, Any], pod: dict[str, Any], is_shared: bool
+) -> None:
+    """In a cluster whose runtime gives all GPUs to a container, a copy of the worker's template would hide them."""
+    one = {"replicas": 1, "restartPolicy": "OnFailure", "template": template(container, **pod)}
+    manifest = converted(tfjob(Chief=one, Worker=one)).manifest
+    assert manifest is not None
+    assert ("template" not in manifest["spec"]["chief"]) is is_shared
