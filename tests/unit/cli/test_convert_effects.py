@@ -72,6 +72,14 @@ def test_an_evaluator_that_always_runs_again_is_named(policy: str) -> None:
     assert found.get(path, (NoteKind.DIFFERENT,))[0] is NoteKind.DIFFERENT
 
 
+@pytest.mark.parametrize("role", ["Chief", "Master", "Evaluator"])
+def test_the_time_of_a_pod_is_not_that_of_the_job(role: str) -> None:
+    one = {"replicas": 1, "restartPolicy": "OnFailure", "template": template(activeDeadlineSeconds=600)}
+    kind, message = said(tfjob(**{role: one}))[f"spec.tfReplicaSpecs.{role}.template.spec.activeDeadlineSeconds"]
+    assert kind is NoteKind.DIFFERENT
+    assert "Set spec.runPolicy.activeDeadlineSeconds" in message
+
+
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 

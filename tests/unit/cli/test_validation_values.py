@@ -180,6 +180,16 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             main(envFrom=[{"prefix": "PSTRAINING_X", "secretRef": {"name": "s"}}]),
             "envFrom[0].prefix: gives names that start with PSTRAINING_, which are reserved; choose another prefix",
         ),
+        (
+            f"{POD}.containers",
+            main(env=[{"name": "A", "value": "5m"}, {"name": "PSTRAINING_START_TIMEOUT_SECONDS", "value": "5m"}]),
+            "env[1].value: is '5m', and the launcher ends with an error: write a whole number of seconds, such as 1800",
+        ),
+        (
+            f"{POD}.containers",
+            main(env=[{"name": "PSTRAINING_METRICS_PORT", "value": "65536"}]),
+            "env[0].value: is '65536', so there are no metrics: write the number of a port, or 0 for any free port",
+        ),
         (f"{POD}.setHostnameAsFQDN", True, "setHostnameAsFQDN: makes the hostname one like JOB-worker-0.JOB-hs."),
         (
             f"{POD}.initContainers",
@@ -207,6 +217,12 @@ def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str
     (said,) = found(path, value)
     assert message in said
     assert said.startswith("warning: ")
+
+
+@pytest.mark.parametrize(("timeout", "port"), [("600", "0"), ("", ""), ("$(TIMEOUT)", "$(PORT)")])
+def test_values_of_the_operators_variables(timeout: str, port: str) -> None:
+    given = {"PSTRAINING_START_TIMEOUT_SECONDS": timeout, "PSTRAINING_METRICS_PORT": port}
+    assert found(f"{POD}.containers", main(env=[{"name": name, "value": value} for name, value in given.items()])) == []
 
 
 def test_a_probe_of_another_name_of_tensorflows_port_is_named() -> None:

@@ -201,6 +201,13 @@ def _pod(spec: dict[str, Any], at: str, notes: Notes) -> None:
             "JOB-worker-0.JOB-hs.NAMESPACE.svc.cluster.local, and a pod with more than 64 characters does not start.",
             "Remove it.",
         )
+    if "activeDeadlineSeconds" in spec and _WITHOUT_INDEX.match(at):
+        notes.different(
+            f"{at}.activeDeadlineSeconds",
+            "in TFJob the job fails when this pod has exceeded its time, unless its restartPolicy is ExitCode. Here "
+            "the replica has failed, and a new pod has the whole time again.",
+            "Set spec.runPolicy.activeDeadlineSeconds to limit the job.",
+        )
     account = next((n for n in ("serviceAccountName", "serviceAccount") if spec.get(n)), "")
     if account and "automountServiceAccountToken" not in spec:
         spec["automountServiceAccountToken"] = True

@@ -153,6 +153,8 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
                     is_beside = container.get("restartPolicy") == "Always"
                 else:
                     is_beside = container is not pods.main_container(spec)
+                    if not is_beside:
+                        yield from _unreadable_variables(container, (*steps, "spec", kind, index))
                     if not is_beside and role != names.PS:
                         yield from _probes_while_it_waits(container, (*steps, "spec", kind, index))
                 if is_beside:
@@ -175,6 +177,24 @@ def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterat
             message = f"ends the container after {seconds} s, but the launcher waits for parameter servers up to "
             path = path_of((*steps, "startupProbe"))
             yield Finding(path, f"{message}{timeout} s; raise failureThreshold", Severity.WARNING)
+
+
+def _unreadable_variables(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+    """Yield the operator's variables in a template whose value the launcher or the runtime cannot read."""
+    for index, variable in enumerate(container.get("env") or ()):
+        name, value = variable["name"], variable.get("value") or ""
+        if name not in contract.ENV_OF_TEMPLATES or not value or "$(" in value:
+            continue
+        is_number = value.isascii() and value.isdecimal()
+        if name == contract.ENV_START_TIMEOUT and not is_number:
+            message = (
+                f"is {value!r}, and the launcher ends with an error: write a whole number of seconds, such as 1800"
+            )
+        elif name == contract.ENV_METRICS_PORT and not (is_number and int(value) < 2**16):
+            message = f"is {value!r}, so there are no metrics: write the number of a port, or 0 for any free port"
+        else:
+            continue
+        yield Finding(path_of((*steps, "env", index, "value")), message, Severity.WARNING)
 
 
 def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
