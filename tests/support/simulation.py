@@ -256,6 +256,7 @@ class World:
             self.serial += 1
             metadata = {**copied(template["metadata"]), "name": name, "uid": f"uid-{self.serial}"}
             self.children[str(Kind.CLAIM), name] = {"kind": str(Kind.CLAIM), "metadata": metadata}
+            self.touch(self.children[str(Kind.CLAIM), name])
 
     def _execute(self, actions: Iterable[Action]) -> Outcomes:
         found: list[Outcome] = []

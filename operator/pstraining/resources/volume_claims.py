@@ -47,7 +47,10 @@ def _metadata(job: PSTrainingJob, own: dict[str, Any]) -> dict[str, Any]:
     every = on_template(own["labels"], labels(job, names.PS))
     metadata = {**own, "labels": without_owner(every), "annotations": without_owner(own["annotations"])}
     if job.spec.ps.persistent_volume_claim_retention_policy.when_deleted is Retention.DELETE:
-        # Not as its controller: StatefulSets reserve that reference for themselves.
-        kept = ("apiVersion", "kind", "name", "uid")
-        metadata["ownerReferences"] = [{k: v for k, v in owner(job).items() if k in kept}]
+        metadata["ownerReferences"] = [owner_of_server_claims(job)]
     return metadata
+
+
+def owner_of_server_claims(job: PSTrainingJob) -> dict[str, Any]:
+    """Return the job as an owner, but not the controller: StatefulSets reserve that reference for themselves."""
+    return {k: v for k, v in owner(job).items() if k in ("apiVersion", "kind", "name", "uid")}

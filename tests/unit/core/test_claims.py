@@ -11,6 +11,7 @@ from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import UID, job, typed
 from tests.support.simulation import World, running
 
+CLAIM = "PersistentVolumeClaim"
 SPEC = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 TEMPLATES = [
     {"metadata": {"name": "shard", "labels": {"team": "vision"}, "annotations": {"note": "x"}}, "spec": SPEC},
@@ -34,7 +35,7 @@ def built(spec: dict[str, Any], member: int = 0) -> dict[str, Any]:
 
 
 def names_of(world: World) -> list[str]:
-    return world.names_of("PersistentVolumeClaim")
+    return world.names_of(CLAIM)
 
 
 @pytest.mark.parametrize("member", [0, 1])
@@ -105,6 +106,36 @@ def test_claims_survive_a_suspension_and_the_end() -> None:
     assert names_of(world) == before
 
 
+@pytest.mark.parametrize(("before", "after"), [("Delete", "Retain"), ("Retain", "Delete")])
+@pytest.mark.parametrize("standby", ["None", "Warm"])
+def test_a_changed_policy_reaches_the_claims_that_exist(before: str, after: str, standby: str) -> None:
+    """A StatefulSet sets owners only at the creation of a claim. Claims to keep were deleted with the job."""
+    world = running(ps=ps(standby={"mode": standby}, **policy(whenDeleted=before)))
+    claims = names_of(world)
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    world.edit({"ps": policy(whenDeleted=after)})
+    writes = len(world.writes)
+    world.settle()
+    assert sorted(name for _, _, name in world.writes[writes:]) == claims, "nothing else is touched"
+    owners = [c["metadata"].get("ownerReferences", []) for c in world.children.values() if c["kind"] == CLAIM]
+    assert not any("controller" in owner for found in owners for owner in found)
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert world.plan().actions == ()
+    world.collect_garbage(UID)
+    assert names_of(world) == (claims if after == "Retain" else [])
+
+
+def test_another_owner_of_a_claim_stays() -> None:
+    world = running(ps=ps(**policy(whenDeleted="Delete")))
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}
+    world.children[CLAIM, "shard-digits-ps-0"]["metadata"]["ownerReferences"].append(other)
+    world.edit({"ps": policy(whenDeleted="Retain")})
+    world.settle()
+    assert world.children[CLAIM, "shard-digits-ps-0"]["metadata"]["ownerReferences"] == [other]
+
+
 @pytest.mark.parametrize("suspended", [False, True])
 @pytest.mark.parametrize(("when", "left"), [("Retain", {"0", "1", "2"}), ("Delete", {"0"})])
 def test_fewer_servers(when: str, left: set[str], suspended: bool) -> None:
@@ -126,7 +157,7 @@ def test_fewer_servers(when: str, left: set[str], suspended: bool) -> None:
 
 def test_claims_of_an_earlier_job_of_this_name_are_not_ours_to_delete() -> None:
     world = running(ps=ps(replicas=3, **policy(whenScaled="Delete")))
-    kept = world.children["PersistentVolumeClaim", "shard-digits-ps-2"]["metadata"]
+    kept = world.children[CLAIM, "shard-digits-ps-2"]["metadata"]
     kept["labels"]["pstraining.dev/job-uid"] = "another"
     world.edit({"ps": {"replicas": 1}})
     world.settle()
