@@ -4,6 +4,7 @@ The text below each constant is its description in docs/reference/conditions.md.
 """
 
 from enum import StrEnum
+from typing import Final
 
 
 class Condition(StrEnum):
@@ -58,6 +59,8 @@ ALWAYS_PRESENT = (
     Condition.FAILED,
 )
 """Conditions that are in the status from the first write on."""
+WITHOUT_PODS: Final = "The job has no pods until its spec is corrected: see the condition InvalidTemplate."
+"""The message of Restarting for a job that has stopped, and waits for a correction."""
 
 
 class Reason(StrEnum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import typer
 
-from pstraining.api.conditions import Condition
+from pstraining.api.conditions import WITHOUT_PODS, Condition, Reason
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
@@ -198,14 +198,23 @@ def ended(job: Object) -> str:
     """Return a message once the job has succeeded, and "" before its end.
 
     Raises:
-        CommandError: the job has failed, or its template is invalid.
+        CommandError: the job has failed, or its template is invalid and it does not train.
     """
     name = job["metadata"]["name"]
     if is_true(job, Condition.FAILED):
         message = condition(job, Condition.FAILED)["message"]
         raise CommandError(f"{name} has failed: {message}", ExitCode.JOB_FAILED)
-    refuse_invalid(job)
+    if not continues(job):
+        refuse_invalid(job)
     return f"{name} has succeeded." if is_true(job, Condition.SUCCEEDED) else ""
+
+
+def continues(job: Object) -> bool:
+    """Return whether the job trains, or restarts with the pods that it has, even if a change of it was refused."""
+    restarting, rescaling = condition(job, Condition.RESTARTING), condition(job, Condition.RESCALING)
+    restarts = restarting.get("status") == "True" and restarting.get("message") != WITHOUT_PODS
+    rescales = rescaling.get("status") == "True" and rescaling.get("reason") != Reason.RESHARDING
+    return is_true(job, Condition.RUNNING) or restarts or rescales
 
 
 def refuse_invalid(job: Object) -> None:
@@ -216,14 +225,15 @@ def refuse_invalid(job: Object) -> None:
     """
     if is_true(job, Condition.INVALID_TEMPLATE):
         message = condition(job, Condition.INVALID_TEMPLATE)["message"]
-        raise CommandError(f"{job['metadata']['name']} cannot start: {message}", ExitCode.JOB_FAILED)
+        how = "continues without its last change" if continues(job) else "cannot start"
+        raise CommandError(f"{job['metadata']['name']} {how}: {message}", ExitCode.JOB_FAILED)
 
 
 def runs(job: Object) -> str:
     """Return a message once the job is running or has succeeded, and "" before.
 
     Raises:
-        CommandError: the job has failed, or its template is invalid.
+        CommandError: as `ended`.
     """
     name = job["metadata"]["name"]
     return ended(job) or (f"{name} is running." if is_true(job, Condition.RUNNING) else "")
@@ -236,12 +246,15 @@ def running_or_ended(job: Object) -> str:
         CommandError: the job has failed, or its template is invalid.
     """
     name = job["metadata"]["name"]
+    if end_of(job) is None:  # what the command has submitted or resumed was refused
+        refuse_invalid(job)
     return runs(job) or (f"{name} is suspended." if is_suspended(job) and is_true(job, Condition.SUSPENDED) else "")
 
 
 def state(job: Object) -> str:
     """Return one line about a job: its phase, and the reason that it does not run."""
-    why = next((c for c in (Condition.NAME_CONFLICT, Condition.RESTARTING) if is_true(job, c)), Condition.RUNNING)
+    causes = (Condition.NAME_CONFLICT, Condition.INVALID_TEMPLATE, Condition.RESTARTING)
+    why = next((c for c in causes if is_true(job, c)), Condition.RUNNING)
     message = condition(job, why).get("message", "")
     phase = (job.get("status") or {}).get("phase") or "Pending"
     return f"{job['metadata']['name']}: {phase}{': ' if message else ''}{message}"

@@ -1,6 +1,6 @@
 """The cause in the condition Restarting, for a job that was training and makes no progress."""
 
-from pstraining.api.conditions import Reason
+from pstraining.api.conditions import WITHOUT_PODS, Reason
 from pstraining.core import role_status
 from pstraining.core.actions import Kind
 from pstraining.core.facts import Facts
@@ -19,7 +19,7 @@ def cause(facts: Facts, *, runs: bool, has_run: bool) -> tuple[Reason, str] | No
     snapshot = facts.snapshot
     waits = facts.refused_generation == snapshot.generation and not snapshot.of_kind(Kind.STATEFUL_SET)
     if found is not None and waits:
-        return found[0], "The job has no pods until its spec is corrected: see the condition InvalidTemplate."
+        return found[0], WITHOUT_PODS
     return found
 
 

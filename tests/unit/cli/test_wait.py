@@ -19,10 +19,11 @@ from pstraining.cli.commands.wait import GOALS, goal_of
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.waiting import SELDOM, Patience, follow, running_or_ended
+from pstraining.core.actions import Create
 from tests.support.builders import NOW, job, stamp
 from tests.support.cli_cluster import WithJobs
 from tests.support.job_cluster import JobCluster, Object
-from tests.support.simulation import World, running
+from tests.support.simulation import World, phase, running
 
 USAGE: type[Exception] = typer.BadParameter
 
@@ -206,6 +207,46 @@ def test_an_invalid_job_ends_the_waits_that_it_cannot_reach(goal: str) -> None:
     assert code_of(lambda: waited(goal), "digits cannot start: imge is no field") is ExitCode.JOB_FAILED
     for other in ("condition=InvalidTemplate=False", "condition=Suspended", "condition=Failed"):
         assert code_of(partial(waited, other), "timed out") is ExitCode.TIMED_OUT
+
+
+def with_refused_worker() -> World:
+    """Return a job that trains, while the API server refuses a further worker."""
+    world = running(failurePolicy={"rules": [{"role": "worker", "action": "RestartJob"}]})
+    world.refuse = lambda action: "must be at least requests" if isinstance(action, Create) else ""
+    world.edit({"worker": {"replicas": 3}})
+    world.settle()
+    assert phase(world) == "Invalid"
+    return world
+
+
+@pytest.mark.parametrize("goal", ["end", "condition=Succeeded"])
+def test_a_job_that_trains_without_its_refused_change_is_awaited(goal: str) -> None:
+    """It ended such a wait with the status of a job that cannot start, and the job succeeded later."""
+    world = with_refused_worker()
+    cluster = lived(world, t30=lambda: world.delete_pod("ps"), t60=lambda: world.end("chief"))
+    expected = "digits has succeeded." if goal == "end" else "digits: condition Succeeded is True."
+    assert cluster.wait(goal) == expected
+    assert cluster.reported[0].startswith("digits: Invalid: Deployment digits-worker-2 was refused: must be")
+    assert lived(with_refused_worker()).wait("running") == "digits is running."
+
+
+def test_a_job_that_restarts_as_a_whole_after_a_refused_change_ends_the_wait() -> None:
+    """It stops, and waits for the correction."""
+    world = with_refused_worker()
+    found = code_of(lived(world, t30=lambda: world.end("worker", 1, 3)).wait, r"digits cannot start: .* was refused")
+    assert found is ExitCode.JOB_FAILED
+    assert not world.pods
+
+
+def test_a_refused_change_is_the_result_of_its_command() -> None:
+    world = with_refused_worker()
+    submitted = JobCluster(world)
+    stored = submitted.job("default", "digits")
+    assert stored is not None
+    patience = Patience(30, lambda: submitted.now, submitted.sleep)
+    refused = "digits continues without its last change: Deployment digits-worker-2 was refused"
+    assert code_of(lambda: awaited(submitted, stored, patience), refused) is ExitCode.JOB_FAILED
+    assert code_of(lambda: scale_to(submitted, ["digits"], 3, patience=patience), refused) is ExitCode.JOB_FAILED
 
 
 def test_a_changed_job_in_another_cluster_ends_the_wait() -> None:

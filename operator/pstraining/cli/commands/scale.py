@@ -13,7 +13,7 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import attempted, condition, end_of, is_true, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.scaling import check_workers
-from pstraining.cli.waiting import Patience, follow, follow_each, is_held, is_suspended, unchanged
+from pstraining.cli.waiting import Patience, follow, follow_each, is_held, is_suspended, refuse_invalid, unchanged
 
 
 def scale(
@@ -92,11 +92,12 @@ def _scaled(job: Object, workers: int) -> str:
         CommandError: the job has failed, or its template is invalid.
     """
     name, status = job["metadata"]["name"], job["status"].get("worker") or {}
-    for bad, words in ((Condition.FAILED, "has failed in the meantime"), (Condition.INVALID_TEMPLATE, "cannot start")):
-        if is_true(job, bad):
-            raise CommandError(f"{name} {words}: {condition(job, bad)['message']}", ExitCode.JOB_FAILED)
+    if is_true(job, Condition.FAILED):
+        message = condition(job, Condition.FAILED)["message"]
+        raise CommandError(f"{name} has failed in the meantime: {message}", ExitCode.JOB_FAILED)
     if is_true(job, Condition.SUCCEEDED):
         return f"{name} has succeeded in the meantime."
+    refuse_invalid(job)
     if is_suspended(job):
         return _held(job, workers)
     # status.worker.replicas leaves out workers that have succeeded or were given up.

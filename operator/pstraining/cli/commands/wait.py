@@ -18,7 +18,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, job_named, raise_all
 from pstraining.cli.options import Context, Jobs, Namespace, OptionalTimeout
-from pstraining.cli.waiting import Patience, ended, follow, follow_each, refuse_invalid, runs, unchanged
+from pstraining.cli.waiting import Patience, continues, ended, follow, follow_each, refuse_invalid, runs, unchanged
 
 END: Final = "end"
 RUNNING: Final = "running"
@@ -26,7 +26,7 @@ GOALS: Final = (END, RUNNING, *(f"condition={kind}" for kind in Condition))
 """Values of --for. A condition may be followed by =False or =Unknown."""
 STATUSES: Final = ("True", "False", "Unknown")
 _NEED_PODS: Final = (Condition.CREATED, Condition.RUNNING, Condition.SUCCEEDED)
-"""Conditions that do not become true while the job is invalid."""
+"""Conditions that do not become true while the job is invalid. A job that trains may still run and succeed."""
 _ABSENT: Final = dict.fromkeys(ALWAYS_PRESENT, "Unknown")
 """Default status of a missing condition. The default of all others is False: they appear once they become true."""
 
@@ -95,6 +95,6 @@ def _holds(job: Object, kind: Condition, status: str) -> str:
     if end is not None:
         code = ExitCode.JOB_FAILED if end is Condition.FAILED else ExitCode.ERROR
         raise CommandError(f"{name} has ended ({end}), and its condition {kind} is not {status}.", code)
-    if kind in _NEED_PODS and status == "True":
+    if kind in _NEED_PODS and status == "True" and (kind is Condition.CREATED or not continues(job)):
         refuse_invalid(job)
     return ""
