@@ -29,11 +29,14 @@ REPLACED = "Replaced"
 NO_CAUSES: Final[Mapping[str, str]] = MappingProxyType({})
 UNHEALTHY_STATES = {
     "Pending": ((Phase.PENDING,), Condition.RUNNING, "False"),
-    "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
+    "Restarting": ((Phase.RESTARTING, Phase.INVALID), Condition.RESTARTING, "True"),
     "Rescaling": ((Phase.RESCALING,), Condition.RUNNING, "False"),
-    "Degraded": ((Phase.RUNNING, Phase.RESTARTING), Condition.DEGRADED, "True"),
+    "Degraded": ((Phase.RUNNING, Phase.RESTARTING, Phase.INVALID), Condition.DEGRADED, "True"),
 }
-"""States that must not last: the phases of each, and the condition whose last transition to a status starts it."""
+"""States that must not last: the phases of each, and the condition whose last transition to a status starts it.
+
+A job that trains is Invalid while a change of it is refused.
+"""
 
 
 class OperatorMetrics:
