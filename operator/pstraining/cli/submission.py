@@ -4,7 +4,7 @@ The apply uses the commands' field manager: it removes fields that a file no lon
 managers unless the file sets them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pstraining.api import names
 from pstraining.api.values import copied
@@ -93,3 +93,24 @@ def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> 
     except CommandError as error:
         raise CommandError(f"{name} in {namespace} was not submitted. {error}", error.code) from error
     return before, stored
+
+
+def kept_claims(before: Object, after: Object) -> Iterator[str]:
+    """Yield warnings about changed templates of claims: claims that exist stay as they are.
+
+    Args:
+        before: the job before the change.
+        after: the changed job.
+    """
+    name, changed = after["metadata"]["name"], "change the claim itself, for example to enlarge it."
+    templates = [(job["spec"].get("checkpoint") or {}).get("volumeClaimTemplate") for job in (before, after)]
+    if all(templates) and templates[0] != templates[1]:
+        claim = names.checkpoint_claim(name)
+        yield f"spec.checkpoint.volumeClaimTemplate: if the claim {claim} exists, it stays as it is: {changed}"
+    old, new = (
+        {item["metadata"]["name"]: item.get("spec") for item in job["spec"]["ps"].get("volumeClaimTemplates") or ()}
+        for job in (before, after)
+    )
+    for item in (item for item in new if item in old and old[item] != new[item]):
+        claims = f"{item}-{names.ps_stateful_set(name)}-0 and the like"
+        yield f"spec.ps.volumeClaimTemplates: claims that exist ({claims}) stay as they are: {changed}"

@@ -25,7 +25,7 @@ class Job:
     namespace: str
     uid: str
     phase: str = ""
-    """The phase, such as Pending, Running, Succeeded, Failed, or Invalid, in which `wait` raises JobFailedError."""
+    """The phase, such as Pending, Running, Succeeded, Failed or Invalid."""
     reason: str = ""
     """The job's most important problem or pending condition; empty without one."""
 

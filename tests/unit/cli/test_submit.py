@@ -90,6 +90,27 @@ def test_created_changed_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.world.job["spec"]["worker"]["replicas"] == 3
 
 
+def test_a_changed_template_of_a_claim_that_stays_as_it_is_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """The job was accepted with 100Gi, and its claims kept their 1Gi without a word."""
+    cluster = JobCluster(World(None))
+
+    def claims(size: str, *names: str) -> dict[str, Any]:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+        servers = [{"metadata": {"name": name}, "spec": spec} for name in names]
+        return manifest(checkpoint={"volumeClaimTemplate": spec}, ps={"replicas": 1, "volumeClaimTemplates": servers})
+
+    for body in (manifest(), claims("1Gi", "shard"), claims("1Gi", "shard", "other"), claims("1Gi", "shard")):
+        apply(cluster, sent(body), dry_run=False, force=False)
+    assert not capsys.readouterr().err, "claims of new templates are created"
+    apply(cluster, sent(claims("100Gi", "shard", "other")), dry_run=False, force=False)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == (
+        "digits in default: warning: spec.checkpoint.volumeClaimTemplate: if the claim digits-checkpoint exists, it "
+        "stays as it is: change the claim itself, for example to enlarge it."
+    )
+    assert second.startswith("digits in default: warning: spec.ps.volumeClaimTemplates: claims that exist (shard-")
+
+
 def test_a_changed_label_is_a_change() -> None:
     before, after = job(), job()
     after["metadata"]["labels"] = {"a": "b"}

@@ -16,7 +16,7 @@ from pstraining.cli.errors import ArgumentError
 from pstraining.cli.jobs import attempted, raise_all
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
-from pstraining.cli.submission import all_placed, sent
+from pstraining.cli.submission import all_placed, kept_claims, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.waiting import Patience, follow, follow_each, is_held, running_or_ended, unchanged
 from pstraining.resources import kueue
@@ -89,6 +89,8 @@ def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) ->
     before, stored = sent(cluster, job, dry_run=dry_run, force=force)
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     typer.echo(f"{name} in {namespace}: {outcome(before, stored)}{' (dry run)' if dry_run else ''}")
+    for warning in kept_claims(before, stored) if before is not None else ():
+        typer.echo(f"{name} in {namespace}: warning: {warning}", err=True)
     return stored if before is None or _differ(before, stored) else unchanged(stored)
 
 
