@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import keras
 import numpy as np
 
 SEEN: Final = [[[1, 2, 0], [4, 4, 9]], [3, 7]]
@@ -16,8 +17,6 @@ SEEN: Final = [[[1, 2, 0], [4, 4, 9]], [3, 7]]
 
 def clicks() -> Any:
     """Build a model with a shared table, another one in a nested model, and a loss that no other program can load."""
-    import keras
-
     from pstraining.runtime import Embedding
 
     items, user = keras.Input((3,), dtype="int32"), keras.Input((), dtype="int32")
@@ -35,8 +34,6 @@ KEYS: Final = [[-(2**63), 7, 2**63 - 1], [-1, 5, 7]]
 
 def export_by_key(folder: Path) -> dict[str, Any]:
     """Export a model with rows by key and one without any row; return each model's predictions by name."""
-    import keras
-
     from pstraining.runtime import Embedding
     from pstraining.runtime.model import export
 
@@ -55,8 +52,6 @@ def export_by_key(folder: Path) -> dict[str, Any]:
 
 def export_towers(folder: Path) -> Any:
     """Export a model of two models whose layers have the same names; return its predictions."""
-    import keras
-
     from pstraining.runtime import Embedding
     from pstraining.runtime.model import export
 
@@ -90,7 +85,6 @@ WORDS: Final[list[Any]] = [[["b"], ["a"]], [["d e"], ["c d"]], [[3], [-4]]]
 
 def export_words(folder: Path) -> Any:
     """Export a model whose layers have learnt vocabularies, with a table and rows by key; return its predictions."""
-    import keras
     import tensorflow as tf
 
     from pstraining.runtime import Embedding
@@ -111,6 +105,58 @@ def export_words(folder: Path) -> Any:
     return model.predict([tf.constant(one) for one in WORDS], verbose=0).tolist()
 
 
+class Centered(keras.layers.Layer):  # type: ignore[misc]
+    """A layer of the program's file, whose state is no weight."""
+
+    mean = np.zeros(2, "float32")
+
+    def build(self, shape: Any) -> None:
+        """Create a weight."""
+        self.shift = self.add_weight(shape=shape[-1:], initializer="ones")
+
+    def call(self, inputs: Any) -> Any:
+        """Return the inputs without their mean."""
+        return inputs - self.mean + self.shift
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the state."""
+        super().save_own_variables(store)
+        store["mean"] = self.mean
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the state."""
+        self.shift.assign(store["0"])
+        self.mean = np.array(store["mean"])
+
+
+def export_own(folder: Path) -> Any:
+    """Export a model of classes and functions of the program, and return whether Keras loads an equal one."""
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model import export
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.factor = self.add_weight(shape=shape[-1:], initializer="random_normal")
+
+        def call(self, inputs: Any) -> Any:
+            return self.factor * inputs
+
+    def halved(inputs: Any) -> Any:
+        return inputs / 2
+
+    centered, samples = Centered(), np.ones((2, 1, 2), "float32")
+    centered.mean = np.array([3.0, 4.0], "float32")
+    known = {"Centered": Centered, "Scaled": Scaled, "halved": halved}
+    for table in ([], [Embedding(2, 2)]):
+        made = [*table, centered, Scaled(), keras.layers.Dense(1, activation=halved)]
+        model = keras.Sequential([keras.Input((1,) if table else (1, 2)), *made])
+        export.save_model(model, folder / "own.keras")
+        loaded = keras.models.load_model(folder / "own.keras", custom_objects=known)
+        given = samples[..., 0] if table else samples
+        np.testing.assert_allclose(loaded.predict(given, verbose=0), model.predict(given, verbose=0), rtol=1e-6)
+    return True
+
+
 def _with_inputs(folder: Path, inputs: Any) -> Path:
     """Write the inputs into a new folder, and return the path of the model's file there."""
     folder.mkdir()
@@ -121,14 +167,12 @@ def _with_inputs(folder: Path, inputs: Any) -> Path:
 def export_tables(folder: Path) -> dict[str, Any]:
     """Export every model with tables; return each model's predictions, and the errors of `refused`."""
     found = {"clicks": export_clicks(folder), "words": export_words(folder), "towers": export_towers(folder)}
-    found |= export_by_key(folder)
+    found |= export_by_key(folder) | {"own": export_own(folder)}
     return {**found, "refused": refused(folder)}
 
 
 def refused(folder: Path) -> list[str]:
     """Return the errors of exports that must be rejected."""
-    import keras
-
     from pstraining.runtime.model import export
 
     class Mine(keras.Model):  # type: ignore[misc]
@@ -139,10 +183,27 @@ def refused(folder: Path) -> list[str]:
         def call(self, inputs: Any) -> Any:
             return self.dense(inputs)
 
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    def twin() -> Any:
+        class Twin(keras.layers.Dense):  # type: ignore[misc]
+            """Each call creates another class."""
+
+        return Twin(1)
+
+    twins = keras.Sequential([keras.Input((3,)), twin(), twin()])
     mine = Mine(2)
     mine(np.zeros((1, 3)))
     errors = []
-    for model, file, largest in ((mine, "mine", 1 << 30), (clicks(), "none/final", 1 << 30), (clicks(), "final", 100)):
+    large = 1 << 30
+    exports = [
+        (mine, "mine", large),
+        (clicks(), "none/final", large),
+        (clicks(), "final", 100),
+        (twins, "twins", large),
+    ]
+    for model, file, largest in exports:
         export.LARGEST_BYTES = largest  # type: ignore[misc]
         try:
             export.save_model(model, folder / f"{file}.keras")

@@ -79,4 +79,9 @@ def test_rows_by_key_become_a_lookup_of_keras(exported: Any) -> None:
 
 def test_an_export_failure_of_the_model_is_distinguished_from_a_disk_failure(exported: Any) -> None:
     expected, _ = exported
-    assert expected["refused"] == ["NotExportedError", "FileNotFoundError", "NotExportedError"]
+    assert expected["refused"] == ["NotExportedError", "FileNotFoundError", "NotExportedError", "NotExportedError"]
+
+
+def test_classes_of_the_program_are_exported(exported: Any) -> None:
+    """Keras saves them without a word, and looks for those that are not registered only where it loads the file."""
+    assert exported[0]["own"]

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FunctionType
 from typing import Any, Final
 
 import keras
@@ -76,34 +77,68 @@ def plain(model: keras.Model) -> keras.Model:
         for layer in dynamic:
             layer.number = None
     config.pop("compile_config", None)  # present if the class overrides `get_compile_config`
-    made = keras.saving.deserialize_keras_object(config, safe_mode=False)  # the model is from this process
+    own = _own_objects(model)
+    made = keras.saving.deserialize_keras_object(config, own, safe_mode=False)  # the model is from this process
     tables = {_name(ROWS, number): layer for number, layer in enumerate(dynamic)}
     lookups = {_name(KEYS, number) for number in range(len(dynamic))}
     by_key = {id(table) for layer in made._flatten_layers() if layer.name in tables for table in layer.weights}
-    for own, other in zip([one for one in made.weights if id(one) not in by_key], model.weights, strict=True):
-        own.assign(other)
+    for weight, other in zip([one for one in made.weights if id(one) not in by_key], model.weights, strict=True):
+        weight.assign(other)
     for layer in made._flatten_layers():
         if layer.name in tables:
             layer.weights[0].assign(_rows(tables[layer.name]))
-    adapted = [layer for layer in _with_assets(made) if layer.name not in lookups]
-    for own, other in zip(adapted, _with_assets(model), strict=True):
-        _copy_assets(other, own)
+    adapted = [layer for layer in _with_own_state(made) if layer.name not in lookups]
+    for layer, other in zip(adapted, _with_own_state(model), strict=True):
+        _copy_state(other, layer)
     return made
 
 
-def _with_assets(model: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    """Yield the layers whose state is not in weights alone, such as a `StringLookup` with its vocabulary."""
-    return (layer for layer in model._flatten_layers() if hasattr(layer, "save_assets"))
+def _own_objects(model: keras.Model) -> dict[str, object]:
+    """Return the program's classes and functions in a model by the names by which Keras looks for them.
+
+    Keras imports no module but its own. It knows others only if they are registered, or given.
+
+    Raises:
+        NotExportedError: two of them have the same name.
+    """
+    found: dict[str, object] = {}
+    for layer in model._flatten_layers():
+        for held in (layer, *vars(layer).values()):
+            is_function = isinstance(held, FunctionType)
+            own = held if is_function else type(held)
+            # Keras also holds its wrappers of a layer's methods, such as `build`.
+            is_part = not hasattr(type(layer), own.__name__) if is_function else hasattr(own, "get_config")
+            if is_part and own.__name__ != "<lambda>" and not _is_library(own):
+                name = keras.saving.get_registered_name(own)
+                if found.setdefault(name, own) is not own:
+                    raise NotExportedError(f"two classes or functions have the name {name}")
+    return found
 
 
-def _copy_assets(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
+def _is_library(own: type | FunctionType) -> bool:
+    """Return whether a class, a method or a function is of Keras, TensorFlow or this package."""
+    return str(own.__module__).partition(".")[0] in ("keras", "tensorflow", "pstraining")
+
+
+def _with_own_state(model: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    """Yield the layers whose state is not in weights alone.
+
+    Such are a `StringLookup` with its vocabulary, and layers with a `save_own_variables` of the program's own.
+    """
+    for layer in model._flatten_layers():
+        if hasattr(layer, "save_assets") or not _is_library(type(layer).save_own_variables):
+            yield layer
+
+
+def _copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     """Give a layer the state of another one, as saving and loading it does: a config lacks an adapted vocabulary."""
     variables: dict[str, object] = {}
     source.save_own_variables(variables)
     target.load_own_variables(variables)
-    with TemporaryDirectory() as folder:
-        source.save_assets(folder)
-        target.load_assets(folder)
+    if hasattr(source, "save_assets"):
+        with TemporaryDirectory() as folder:
+            source.save_assets(folder)
+            target.load_assets(folder)
 
 
 def _dynamic(model: keras.Model) -> list[keras.layers.Layer]:
