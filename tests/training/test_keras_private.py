@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 MONITORING: Final = ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
 PRIVATE: Final = {
     "model": {
-        *("_call_has_training_arg", "_compile_loss", "_compile_metrics", "_compute_loss", "_flatten_layers"),
-        "_loss_tracker",
+        *("_call_has_training_arg", "_compile_config", "_compile_loss", "_compile_metrics", "_compute_loss"),
+        *("_flatten_layers", "_loss_tracker"),
     },
     "layer": {"_seed_generators", "_trainable_variables"},
     "variable": {"_path"},

@@ -1,5 +1,6 @@
 """Custom methods, schedules and layers that a Keras program may contain, as `fit` takes them."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,29 @@ def test_a_custom_compile_is_called_or_rejected() -> None:
     model: Any = Model(with_method("compile", counted), sgd, Objective("mse"))
     assert model.keras.compiled_with[:1] == ["jit_compile"]
     assert model.keras.compiled
+
+
+def test_what_only_the_programs_own_compile_has_is_refused() -> None:
+    """The `Trainer` compiles the model again. Weights of losses that it was not given had no effect."""
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def compiled(**options: Any) -> Any:
+        model = line(keras.Model)
+        model.compile(sgd(), "mse", **options)
+        return model
+
+    for name, given in (("loss_weights", [5.0]), ("metrics", ["mae"]), ("weighted_metrics", ["mae"])):
+        with pytest.raises(ModelError, match=rf"compiles the model with {name}, .*give it to the Trainer, as {name}="):
+            Model(partial(compiled, **{name: given}), sgd, Objective("mse"))
+        options: dict[str, Any] = {name: given}
+        Model(partial(compiled, **options), sgd, Objective("mse", **options))
+    with pytest.raises(ModelError, match=r"compiles the model with loss, "):
+        Model(compiled, sgd, Objective(None))
+    Model(compiled, sgd, Objective("mae"))
 
 
 @pytest.mark.parametrize("with_argument", [True, False])

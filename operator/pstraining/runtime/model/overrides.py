@@ -20,6 +20,10 @@ EVALUATION: Final = ("test_step", "make_test_function", "evaluate", "compute_met
 """Methods that name the results of an evaluation."""
 
 
+COMPILED: Final = ("loss", "loss_weights", "metrics", "weighted_metrics")
+"""Arguments of `compile` that decide what is trained and measured; the `Trainer` has them, too."""
+
+
 LIMITS: Final = {"max_epochs": "epochs", "max_steps_per_epoch": "steps"}
 """Limits of Keras for debugging, which `fit` obeys, and the `Trainer`'s arguments that replace them."""
 
@@ -47,8 +51,9 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
         has_step: whether the program gives `Trainer(train_step=...)`, which replaces the methods of `TRAINING`.
 
     Raises:
-        ModelError: names the method and an alternative.
+        ModelError: names the method, or the argument of the program's own `compile`, and an alternative.
     """
+    _check_compiled(model, options)
     name = type(model).__name__
     own = [] if has_step else [method for method in TRAINING if _is_own(model, method)]
     if own:
@@ -89,6 +94,16 @@ def check_layers(layers: Iterable[keras.layers.Layer]) -> None:
                 f"{odd[0]} is replaced by its gradient in each step, as in float8, which parameter servers do not "
                 "support; use the policy mixed_bfloat16"
             )
+
+
+def _check_compiled(model: Any, options: Mapping[str, object]) -> None:
+    """Refuse what the program's own `compile` was given, and the `Trainer` was not: it would have no effect."""
+    given = model._compile_config.config if model.compiled and not _is_own(model, "compile") else {}
+    if lost := [name for name in COMPILED if given.get(name) and options.get(name) is None]:
+        raise ModelError(
+            f"the model function compiles the model with {lost[0]}, which would have no effect: give it to the "
+            f"Trainer, as {lost[0]}=..., and leave `compile` out; load a saved model with compile=False"
+        )
 
 
 def _is_own(model: Any, method: str) -> bool:
