@@ -261,6 +261,30 @@ def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:
         np.testing.assert_allclose(found[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
 
 
+def test_optional_inputs_may_be_absent(client: Any) -> None:
+    """A batch may begin with None, as the absent input of `keras.Input(optional=True)`, or with a scalar."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.model.training.training_step import number_of_samples, samples
+
+    class Sum(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, first: Any, second: Any) -> Any:
+            return second if first is None else first + second
+
+    def build() -> Any:
+        first, second = keras.Input((2,), optional=True), keras.Input((2,))
+        return keras.Model([first, second], keras.layers.Dense(1)(Sum()(first, second)))
+
+    made: Any = [([None, x], y) for x, y in batches(3)]
+    rig, expected = as_fit(client, build, sgd, made)
+    found = rig.control.snapshot(fence=1).variables
+    for value, tensor in zip(expected, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], value, rtol=0, atol=1e-6)
+    scaled = (np.float32(2.0), None, np.ones((4, 2)))
+    assert (number_of_samples(scaled), int(tf.function(samples)(scaled))) == (4, 4)
+
+
 def test_a_layer_that_assigns_a_trained_weight_is_rejected(client: Any) -> None:
     """A layer that assigns a trained weight is rejected, because the servers would ignore the assignment."""
     import keras

@@ -20,6 +20,7 @@ from pstraining.runtime.data.divided import DividedData
 from pstraining.runtime.data.epochs import Epochs
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.model.own_state import CarriedStates, kept
+from pstraining.runtime.model.training.training_step import number_of_samples
 from pstraining.runtime.ps import record as records
 from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.messages import ASSIGNED, SESSION_OVER
@@ -246,7 +247,7 @@ class Worker:
                 return False
             if not result.finite:
                 self._skip_non_finite(result)
-            samples = sum(int(tf.nest.flatten(batch)[0].shape[0]) for batch in self._pending.batches)
+            samples = sum(number_of_samples(batch) for batch in self._pending.batches)
             self._counters.record_step(
                 result.step, result.loss, samples=samples, applied=result.applied, staleness=result.staleness
             )

@@ -114,8 +114,25 @@ class TrainingStep:
 
 
 def samples(batch: Batch) -> Tensor:
-    """Emit the number of samples in a batch: the first dimension of its first tensor. int32[]."""
-    return tf.shape(tf.nest.flatten(batch)[0])[0]
+    """Emit the number of samples in a batch. int32[]."""
+    return tf.shape(_of_samples(batch))[0]
+
+
+def number_of_samples(batch: Batch) -> int:
+    """Return the number of samples in a batch that is not traced."""
+    return int(_of_samples(batch).shape[0])
+
+
+def _of_samples(batch: Batch) -> Tensor:
+    """Return the first tensor whose first dimension is the samples: neither None, as an optional input, nor a scalar.
+
+    Raises:
+        TrainingStepError: there is none.
+    """
+    found = [tensor for tensor in tf.nest.flatten(batch) if tf.TensorShape(getattr(tensor, "shape", ())).rank != 0]
+    if not found:
+        raise TrainingStepError("data: a batch has no tensor whose first dimension is the samples")
+    return found[0]
 
 
 def _with_class_weights(batch: Batch, class_weight: Mapping[int, float]) -> Batch:
