@@ -140,6 +140,34 @@ def test_what_only_the_programs_own_compile_has_is_refused() -> None:
     Model(compiled, sgd, Objective("mae"))
 
 
+def test_an_evaluation_without_a_loss_is_refused_before_training() -> None:
+    """Keras cannot evaluate without a loss, which the program learnt after all training."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check_loss
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def made(build: Any, loss: Any = None) -> Any:
+        return Model(build, sgd, Objective(loss, train_step=lambda model, batch: 0.0)).keras
+
+    class Penalty(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.add_loss(keras.ops.mean(x))
+            return x
+
+    plain, x = made(lambda: line(keras.Model)), keras.Input((2,))
+    check_loss(plain, [])
+    for argument in ("validation", "evaluate"):
+        with pytest.raises(CallbackRefusedError, match=rf"{argument}: Keras evaluates a model only with a loss: give "):
+            check_loss(plain, [argument])
+    dense = partial(keras.layers.Dense, 1)
+    check_loss(made(lambda: line(keras.Model), "mse"), ["evaluate"])
+    check_loss(made(with_method("compute_loss", lambda self, **_: 0.0)), ["evaluate"])
+    for penalty in (Penalty(), dense(kernel_regularizer="l2"), dense(activity_regularizer="l2")):
+        check_loss(made(partial(keras.Model, x, dense()(penalty(x)))), ["evaluate"])
+
+
 @pytest.mark.parametrize("with_argument", [True, False])
 def test_custom_compute_loss_and_add_loss_count_as_in_fit(client: Any, with_argument: bool) -> None:
     """A custom `compute_loss` and `add_loss` count as in `fit`, with and without the argument `training` that Keras has

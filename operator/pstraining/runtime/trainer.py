@@ -354,6 +354,8 @@ class Trainer:
         )
         store = self._build_store(context, with_tables=True)
         refusals.check_rates(callbacks, store.model.optimizers)
+        measured = {"validation": validation, "evaluate": evaluate}
+        refusals.check_loss(store.model.keras, [name for name, given in measured.items() if given])
         refusals.check_restores(callbacks, [layer.name for layer in store.model.embeddings if layer.is_dynamic])
         return Chief(
             client,

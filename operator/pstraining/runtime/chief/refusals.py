@@ -17,6 +17,7 @@ from pstraining.runtime.data.batches import check_batches, is_empty, repeats_for
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.errors import KERAS, is_raised_by, is_refusal_of_keras
+from pstraining.runtime.model.overrides import lacks_loss
 from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 
@@ -187,6 +188,24 @@ def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequ
             raise CallbackRefusedError(
                 f"callbacks: {type(callback).__name__}.restore_best_weights would not restore the rows of the layer "
                 f"{layers[0]}, whose input_dim is None: leave it out, and let ModelCheckpoint save the best model"
+            )
+
+
+def check_loss(model: KerasModel, arguments: Iterable[str]) -> None:
+    """Refuse an evaluation without a loss, which Keras would refuse after training.
+
+    Args:
+        model: the compiled model.
+        arguments: names of the `Trainer`'s arguments that request an evaluation.
+
+    Raises:
+        CallbackRefusedError: names the argument and the way out.
+    """
+    for argument in arguments:
+        if lacks_loss(model):
+            raise CallbackRefusedError(
+                f"{argument}: Keras evaluates a model only with a loss: give the Trainer a loss as well, which "
+                f"train_step does not use, or leave {argument} out"
             )
 
 

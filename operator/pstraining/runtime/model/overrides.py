@@ -20,6 +20,8 @@ EVALUATION: Final = ("test_step", "make_test_function", "evaluate", "compute_met
 """Methods that name the results of an evaluation."""
 
 
+LOSSES: Final = ("compute_loss", "test_step", "make_test_function", "evaluate")
+"""Methods that may measure a loss in an evaluation."""
 COMPILED: Final = ("loss", "loss_weights", "metrics", "weighted_metrics")
 """Arguments of `compile` that decide what is trained and measured; the `Trainer` has them, too."""
 
@@ -75,6 +77,17 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
 def names_results(model: keras.Model) -> bool:
     """Return whether the model itself may name the results of its evaluation, not only its compiled metrics."""
     return any(_is_own(model, method) for method in EVALUATION)
+
+
+def lacks_loss(model: keras.Model) -> bool:
+    """Return whether an evaluation certainly finds no loss: neither in `compile`, nor in the model or its layers."""
+    if model._compile_loss is not None or model.losses or any(_is_own(model, method) for method in LOSSES):
+        return False
+    return all(
+        type(layer).__module__.startswith(("keras.", "pstraining."))
+        and getattr(layer, "activity_regularizer", None) is None
+        for layer in model._flatten_layers()
+    )
 
 
 def check_layers(layers: Iterable[keras.layers.Layer]) -> None:
