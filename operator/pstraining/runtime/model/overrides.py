@@ -18,14 +18,10 @@ TRAINING: Final = ("train_step", "make_train_function", "train_on_batch", "fit")
 """Methods that would train the model."""
 EVALUATION: Final = ("test_step", "make_test_function", "evaluate", "compute_metrics")
 """Methods that name the results of an evaluation."""
-
-
 LOSSES: Final = ("compute_loss", "test_step", "make_test_function", "evaluate")
 """Methods that may measure a loss in an evaluation."""
 COMPILED: Final = ("loss", "loss_weights", "metrics", "weighted_metrics")
 """Arguments of `compile` that decide what is trained and measured; the `Trainer` has them, too."""
-
-
 LIMITS: Final = {"max_epochs": "epochs", "max_steps_per_epoch": "steps"}
 """Limits of Keras for debugging, which `fit` obeys, and the `Trainer`'s arguments that replace them."""
 
@@ -109,7 +105,7 @@ def check_layers(layers: Iterable[keras.layers.Layer]) -> None:
             )
 
 
-def _check_compiled(model: Any, options: Mapping[str, object]) -> None:
+def _check_compiled(model: keras.Model, options: Mapping[str, object]) -> None:
     """Refuse what the program's own `compile` was given, and the `Trainer` was not: it would have no effect."""
     given = model._compile_config.config if model.compiled and not _is_own(model, "compile") else {}
     if lost := [name for name in COMPILED if given.get(name) and options.get(name) is None]:
