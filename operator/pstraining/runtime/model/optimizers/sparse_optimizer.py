@@ -117,7 +117,7 @@ class RowOptimizer:
         rate = clone._get_current_learning_rate()
         for row, gradient, decays in zip(rows, gradients, self._decayed, strict=True):
             clipped = gradient
-            if clone.clipvalue is not None:
+            if clone.clipvalue and clone.clipvalue > 0:  # as Keras does
                 clipped = tf.clip_by_value(gradient, -clone.clipvalue, clone.clipvalue)
             if decays and clone.weight_decay is not None:
                 row.assign_sub(row.value * (tf.cast(tf.convert_to_tensor(rate), row.dtype) * clone.weight_decay))
