@@ -164,10 +164,10 @@ def _unused_claims(of_job: Mapping[str, Any]) -> Iterator[Finding]:
 def _claim_of_an_evaluator(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the access mode of a claim that the evaluator's pod cannot mount beside the pod that writes checkpoints."""
     claim = (of_job.get("checkpoint") or {}).get("volumeClaimTemplate") or {}
-    if not (of_job.get(names.EVALUATOR) or {}).get("enabled"):
+    if not _exists(of_job, names.EVALUATOR):
         return
     modes = claim.get("accessModes") or ()
-    writer = "the chief" if (of_job.get(names.CHIEF) or {}).get("enabled", True) else "worker 0"
+    writer = "the chief" if _exists(of_job, names.CHIEF) else "worker 0"
     if _ONE_POD in modes:
         message = f"is {_ONE_POD}, so the evaluator's pod waits until {writer} has ended; use another mode"
     elif _ONE_NODE in modes and _MANY_NODES not in modes:

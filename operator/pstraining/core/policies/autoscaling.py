@@ -214,9 +214,11 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
     killed = _newest_kill(facts, sizing, usage)
     is_rested = grown_sizes.is_rested(sizing, facts.now)
     # A limit that was just refused has no former one, and waits.
-    waits = {"is_rested": is_rested, "is_refused": not is_rested and sizing.grown_from is None}
-    needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), **waits)
-    if not waits["is_refused"] and server_growth.is_memory_high(facts, sizing.role, usage):
+    is_refused = not is_rested and sizing.grown_from is None
+    needed = next_limit(
+        limit, parse(maximum), usage, is_killed=bool(killed), is_rested=is_rested, is_refused=is_refused
+    )
+    if not is_refused and server_growth.is_memory_high(facts, sizing.role, usage):
         needed = parse(maximum)
     if needed is None or needed <= limit:
         # The role counts as at its maximum until the maximum is raised or its use has fallen: one report is enough.
