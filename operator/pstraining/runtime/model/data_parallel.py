@@ -97,7 +97,7 @@ def loss_and_gradients(
 
 def _compiled(model: Model, emit: Emit) -> Emit:
     """Return a pass, which XLA compiles if the program requests it."""
-    return cast("Emit", tf.function(emit, jit_compile=True)) if model.jit_compile else emit
+    return cast("Emit", tf.function(emit, autograph=False, jit_compile=True)) if model.jit_compile else emit
 
 
 def _variables(model: Model) -> list[KerasVariable]:

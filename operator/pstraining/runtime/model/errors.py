@@ -19,6 +19,11 @@ FILES: Final = (
     *(f"keras.src.utils.{kind}_dataset_utils" for kind in ("audio", "image", "text")),
 )
 """Modules of Keras that read files, or download them: their errors may pass."""
+_CONDITION: Final = "OperatorNotAllowedInGraphError"
+CONDITION_ADVICE: Final = (
+    "if, while, for and assert of Python cannot read a tensor, as in fit; use tf.cond or keras.ops.where, decorate "
+    "that function with tf.function, or pass train_step=tf.autograph.to_graph(train_step)"
+)
 _SIGNATURE: Final = re.compile(r"\S+\(\) (missing|got|takes) ")
 """Python's messages for arguments that do not fit a function's parameters."""
 
@@ -42,6 +47,8 @@ def refusing_errors(what: str) -> Iterator[None]:
     except FinalError:
         raise
     except OF_PROGRAM as error:
+        if type(error).__name__ == _CONDITION:
+            raise ModelError(f"{what}: {CONDITION_ADVICE}: {error}") from error
         raise ModelError(f"{what}: {type(error).__name__}: {error}") from error
 
 

@@ -303,9 +303,8 @@ class Model:
         Raises:
             ModelError: the model, its loss, its metrics and the first batch do not fit together.
         """
-        plain = tf.autograph.experimental.do_not_convert  # AutoGraph would read the loops
         with self._tracing:
-            written: Writes = plain(Writes)()
+            written = Writes()
             with tf.GradientTape() as tape:
                 tape.watch(values or ())
                 lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
@@ -313,10 +312,10 @@ class Model:
                 with looking_up(lookups), normalization.from_variables(self._normalizing), failed:
                     loss = self.step.loss(batch)
             self._is_traced = True
-            plain(self.connections.check_built)()
+            self.connections.check_built()
             if values is None:
-                self.writes = plain(written.of)(self.variables[len(self.trainable) :])
-                plain(self.check_writes)(plain(written.of)(self.trainable), plain(written.of)(self.frozen))
+                self.writes = written.of(self.variables[len(self.trainable) :])
+                self.check_writes(written.of(self.trainable), written.of(self.frozen))
         dense = [variable.value for variable in self.trainable] if values is None else values
         variables = [*dense] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)
@@ -324,7 +323,7 @@ class Model:
         if scale is not None:
             above = tf.cast(scale * share, loss.dtype)
         tensors = [(tensor.path, tensor.group) for tensor in self.tensors[: len(dense)]]
-        gradients = plain(self.connections.filled)(tape.gradient(loss, variables, above), variables, tensors)
+        gradients = self.connections.filled(tape.gradient(loss, variables, above), variables, tensors)
         if scale is not None:
             gradients = loss_scale.unscaled(gradients, scale)
         touched = []

@@ -17,10 +17,6 @@ SMALL: Final = 64
 """Maximum numbers of 8 bytes in an input that is sent together with others."""
 
 
-without_autograph = tf.autograph.experimental.do_not_convert
-"""Excludes a function from AutoGraph inside the user's traced code; converting ours takes seconds without benefit."""
-
-
 def with_dependencies(operations: Sequence[Operation | None], value: Tensor) -> Tensor:
     """Return `value`, available once `operations` are done."""
     with tf.control_dependencies([operation for operation in operations if operation is not None]):

@@ -14,7 +14,6 @@ from pstraining.runtime.model.optimizers.finite import are_finite
 from pstraining.runtime.model.optimizers.optimizer import check_for_local_steps
 from pstraining.runtime.model.tensor import Batch, Tensor
 from pstraining.runtime.model.training.training_step import samples
-from pstraining.runtime.ps.critical_section import without_autograph
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.messages import GradientStats
 
@@ -102,11 +101,11 @@ class GradientComputer:
         # A target is a mean over batches, as a gradient is; changes add up.
         changes = state_targets is None
         self._is_state = [[changes and segment.group == STATE for segment in shard.segments] for shard in store.shards]
-        self._one = tf.function(self._emit_one, reduce_retracing=True)
+        self._one = tf.function(self._emit_one, autograph=False, reduce_retracing=True)
         self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
-        self._one_on_cpu = tf.function(self._emit_one_on_cpu, reduce_retracing=True)
+        self._one_on_cpu = tf.function(self._emit_one_on_cpu, autograph=False, reduce_retracing=True)
         self._mean_on_cpu = tf.function(self._emit_mean_on_cpu, autograph=False, reduce_retracing=True)
-        self._walk = tf.function(self._emit_walk, reduce_retracing=True)
+        self._walk = tf.function(self._emit_walk, autograph=False, reduce_retracing=True)
         self._return = tf.function(self._emit_return, autograph=False)
         self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
 
@@ -314,7 +313,7 @@ class GradientComputer:
 
     def _emit_one_on_cpu(self, batch: Batch) -> LocalGradient:
         """Emit the gradient of one batch, and copying it to the CPU."""
-        copied: LocalGradient = without_autograph(self._store.client.to_local)(self.emit(batch))
+        copied: LocalGradient = self._store.client.to_local(self.emit(batch))
         return copied
 
     def _emit_mean_on_cpu(self, total: BatchSums) -> LocalGradient:

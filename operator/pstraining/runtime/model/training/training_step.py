@@ -50,11 +50,10 @@ class TrainingStep:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             # As in Keras's own step: without the argument, a model's layers compute as in inference.
             predicted = self._model(x, training=True) if self._model._call_has_training_arg else self._model(x)
-            plain = tf.autograph.experimental.do_not_convert  # as `fit` calls metrics
-            plain(self.compiled.build)(y, predicted)
+            self.compiled.build(y, predicted)
             # As in Keras's own step: it also calls a compute_loss of the model's own without the argument `training`.
             loss = self._model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
-            plain(self.compiled.update)(x, y, predicted, weight)
+            self.compiled.update(x, y, predicted, weight)
             if loss.shape.rank:
                 raise TrainingStepError(
                     f"loss: a batch's loss has the shape {tuple(loss.shape)}: let the loss, or compute_loss, return "

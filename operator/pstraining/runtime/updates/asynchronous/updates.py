@@ -20,7 +20,7 @@ import tensorflow as tf
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
-from pstraining.runtime.ps.critical_section import critical, not_applied, without_autograph
+from pstraining.runtime.ps.critical_section import critical, not_applied
 from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.member import UpdatePause
 from pstraining.runtime.ps.messages import Sender, SessionToken
@@ -118,7 +118,9 @@ class AsyncUpdates(BoundUpdates):
         self._formats, self._selector, self._compressor = worker.formats, worker.selector, compressor
         numbers = range(len(self._formats))
         in_one = self._emit_compute_or_nothing if self._store.updates.paired else self._emit_compute_and_push
-        self._compute_and_push = [tf.function(partial(in_one, fmt), reduce_retracing=True) for fmt in numbers]
+        self._compute_and_push = [
+            tf.function(partial(in_one, fmt), autograph=False, reduce_retracing=True) for fmt in numbers
+        ]
         self._pull = [tf.function(partial(self._emit_fetch, fmt), autograph=False) for fmt in numbers]
         self._push: list[TracedFunction] = [
             tf.function(partial(self._emit_push, fmt), autograph=False, reduce_retracing=True) for fmt in numbers
@@ -326,13 +328,9 @@ class AsyncUpdates(BoundUpdates):
     def _emit_compute_or_nothing(
         self, fmt: int, batch: Batch, session: Tensor, identity: Tensor, what: Tensor
     ) -> Tensor:
-        """Compute and push, or do nothing under the session (0, 0). AutoGraph turns this into a condition."""
-        fence = without_autograph(SessionToken.unpack)(session).fence
-        if fence == 0:  # a statement, because AutoGraph reads the user's code only in its branches
-            result = without_autograph(self._nothing)()
-        else:
-            result = self._emit_compute_and_push(fmt, batch, session, identity, what)
-        return result
+        """Compute and push, or do nothing under the session (0, 0)."""
+        nothing = tf.equal(SessionToken.unpack(session).fence, 0)
+        return tf.cond(nothing, self._nothing, lambda: self._emit_compute_and_push(fmt, batch, session, identity, what))
 
     def _nothing(self) -> Tensor:
         """Emit zeros in the shape of a result."""
@@ -340,11 +338,11 @@ class AsyncUpdates(BoundUpdates):
             return PushResult.empty()
 
     def _emit_compute_and_push(self, fmt: int, batch: Batch, session: Tensor, identity: Tensor, what: Tensor) -> Tensor:
-        version, held = without_autograph(self._emit_pull)(fmt)
+        version, held = self._emit_pull(fmt)
         with tf.control_dependencies([held]), tf.device(self._client.compute):
             stats, vectors, rows = self._computer.emit(batch)
         parts = [[[vector] for vector in row] for row in vectors]
-        return without_autograph(self._emit_push)(fmt, stats, parts, rows, session, identity, what, version)
+        return self._emit_push(fmt, stats, parts, rows, session, identity, what, version)
 
     def _emit_push(
         self,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
-from pstraining.runtime.ps.critical_section import arbiter_first, without_autograph
+from pstraining.runtime.ps.critical_section import arbiter_first
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
 from pstraining.runtime.updates.hybrid.messages import FollowReply
@@ -40,8 +40,8 @@ class HybridOperations:
         arbiters = [arbiter, *standbys[0]]
         shards = [[server, *own] for server, own in zip(servers, standbys, strict=True)]
 
-        def traced(emit: Callable[..., Tensor], *, autograph: bool = False) -> TracedFunction:
-            function: TracedFunction = tf.function(emit, autograph=autograph, reduce_retracing=True)
+        def traced(emit: Callable[..., Tensor]) -> TracedFunction:
+            function: TracedFunction = tf.function(emit, autograph=False, reduce_retracing=True)
             return function
 
         def on_each(operations: Sequence[Callable[..., Tensor]]) -> TracedFunction:
@@ -51,7 +51,7 @@ class HybridOperations:
             pairs = zip(shards, values, strict=True)
             return self._stacked([member.store(session, step, own) for members, own in pairs for member in members])
 
-        self.compute = traced(self._emit_compute, autograph=True)
+        self.compute = traced(self._emit_compute)
         self.look = traced(self._emit_look)
         self.push = traced(self._emit_push)
         self.apply, self.follow = traced(self._emit_apply), traced(self._emit_follow)
@@ -73,12 +73,9 @@ class HybridOperations:
         return found
 
     def _emit_compute(self, batch: Batch, place: Tensor) -> LocalGradient:
-        """Compute a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
-        step = without_autograph(RoundPlace.unpack)(place).step
-        if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
-            gradient = self._computer.zeros()
-        else:
-            gradient = self._computer.emit(batch)
+        """Compute a gradient, or nothing for the step NEVER."""
+        nothing = tf.equal(RoundPlace.unpack(place).step, NEVER)
+        gradient: LocalGradient = tf.cond(nothing, self._computer.zeros, lambda: self._computer.emit(batch))
         return gradient
 
     def _emit_look(self, who: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:

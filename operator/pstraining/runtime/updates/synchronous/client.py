@@ -12,7 +12,6 @@ from pstraining.runtime.ps.critical_section import (
     arbiter_first,
     not_applied,
     with_dependencies,
-    without_autograph,
 )
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
@@ -61,7 +60,7 @@ class SyncOperations:
         """Whether a variable is fetched as a move of the local value."""
 
         def traced(emit: Callable[..., Tensor], **options: bool) -> TracedFunction:
-            function: TracedFunction = tf.function(emit, **({"autograph": False} | options))
+            function: TracedFunction = tf.function(emit, autograph=False, **options)
             return function
 
         def by_format(emit: Callable[..., Tensor], **options: bool) -> list[TracedFunction]:
@@ -72,7 +71,7 @@ class SyncOperations:
         self.admit = traced(lambda request: self._home(servers[0].admit(*request[:3])))
         self.give_up = traced(lambda request: self._home(servers[0].give_up(request.session, request.place)))
         compute_and_push = self._emit_compute_or_nothing if store.updates.paired else self._emit_compute_and_push
-        self.compute_and_push = by_format(compute_and_push, autograph=True, reduce_retracing=True)
+        self.compute_and_push = by_format(compute_and_push, reduce_retracing=True)
         self.push = by_format(self._emit_push, reduce_retracing=True)
         self.apply, self.fetch = by_format(self._emit_apply), by_format(self._emit_fetch)
         """`apply` applies the step; `fetch` checks whether another worker has applied it."""
@@ -95,16 +94,14 @@ class SyncOperations:
         with tf.device(self._local):
             gradient = self._computer.emit(batch)
             parts = as_parts(gradient.vectors)
-            push = without_autograph(self._emit_push)
-            return gradient, push(fmt, gradient.stats, parts, gradient.rows, request)
+            return gradient, self._emit_push(fmt, gradient.stats, parts, gradient.rows, request)
 
     def _emit_compute_or_nothing(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
-        """Compute and push a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""
-        step = without_autograph(RoundPlace.unpack)(request.place).step
-        if step == NEVER:  # noqa: SIM108 - AutoGraph reads the user's code only in a statement's branches
-            found = self._nothing()
-        else:
-            found = self._emit_compute_and_push(fmt, batch, request)
+        """Compute and push a gradient, or nothing for the step NEVER."""
+        nothing = tf.equal(RoundPlace.unpack(request.place).step, NEVER)
+        found: tuple[LocalGradient, PushReply] = tf.cond(
+            nothing, self._nothing, lambda: self._emit_compute_and_push(fmt, batch, request)
+        )
         return found
 
     def _nothing(self) -> tuple[LocalGradient, PushReply]:
