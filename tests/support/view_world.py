@@ -133,7 +133,7 @@ class Scope:
         for decision in self._decisions(chief, looked):
             action, after, base = decision.action, decision.after, world
             match action:
-                case views.Accept(view=view, founding=True):
+                case views.Accept(view=view, uncertain=int()):
                     base = altered(world, lossy=world.lossy | {view.ballot})
                 case views.RestoreCheckpoint(ballot=ballot):
                     base = altered(world, lossy=world.lossy | {ballot})

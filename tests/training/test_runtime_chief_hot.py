@@ -1,5 +1,6 @@
 """A chief of hot standbys, on real servers: what it does while its view and its fence change."""
 
+import json
 import os
 import signal
 import threading
@@ -108,6 +109,25 @@ def test_a_late_call_of_the_chief_itself_does_not_supersede_it(
     with pytest.raises(SystemExit, match="143"):
         led.chief.run()
     assert calls[1] > calls[0], "the next view has a higher ballot"
+
+
+def test_steps_that_may_be_lost_are_reported_once(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pstraining.runtime.replication.view import Accept, Ballot, View
+
+    view = View(Ballot(7, 9), ((),))
+
+    def tend() -> None:
+        for _ in range(2):  # a view is sent until all processes have it
+            led.chief._members.view_changer._act(Accept(view, (), founding=True, uncertain=312))  # type: ignore[union-attr]
+        led.stop()
+
+    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=3600.0)
+    with pytest.raises(SystemExit, match="143"):
+        led.chief.run()
+    reported = [line for line in capsys.readouterr().out.splitlines() if '"steps_may_be_lost"' in line]
+    assert [json.loads(line)["step"] for line in reported] == [312]
 
 
 def test_a_job_without_a_chief_waits_for_servers_that_do_not_answer(

@@ -195,6 +195,18 @@ def test_witnesses_that_come_up_after_the_first_view_vote_with_the_next() -> Non
     assert isinstance(decided(voters, suspected, 1, voteless_before=new), Wait), "another chief may lead that member"
 
 
+def test_a_member_that_may_lack_steps_of_lost_processes_is_named_with_its_step() -> None:
+    """The other side of a cut may have continued under a later view, and all its processes may have been evicted."""
+    known = status(view("ps"), step=312)
+    left: Observation = {"s": known, "p": ProcessStatus(2, NEXT), "w": ProcessStatus(2, NEXT)}
+    everybody = (Process("s", 1), Process("p", 2), Process("w", 2))
+    assert decided(RANKED, left) == Accept(view("s", ballot=NEXT), everybody, founding=True, uncertain=312)
+    workers_lost: Observation = {"p": known, "s": known, "w": ProcessStatus(2, NEXT), "x": ProcessStatus(2, NEXT)}
+    everybody = (*processes("p", "s"), Process("w", 2), Process("x", 2))
+    complete = Accept(view("ps", ballot=NEXT), everybody, founding=True)
+    assert decided(Voters((("p", "s"),), ("w", "x")), workers_lost) == complete, "no other process can have led a view"
+
+
 def test_the_view_is_sent_first_to_promisers_that_lack_it() -> None:
     known = view("ps", ballot=NEXT)
     seen = {**everyone(RANKED, known), "w": status(view("ps"), step=None)}

@@ -172,6 +172,8 @@ class Accept:
     founding: bool = False
     """Whether a process becomes a voter by accepting the view. True if too few processes vote for a quorum: at a job's
     start, or after losses, when steps may be lost."""
+    uncertain: int | None = None
+    """The step of the state that was left, if a process that was lost may have applied later steps."""
 
 
 @dataclass(frozen=True)

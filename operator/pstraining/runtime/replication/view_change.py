@@ -294,7 +294,9 @@ class ViewChanger:
                 self._own = ballot
                 for process in to:
                     self._calls.prepare(process, ballot)
-            case Accept(view, to, founding):
+            case Accept(view, to, founding, uncertain):
+                if uncertain is not None and self._proposed != view:
+                    event("steps_may_be_lost", term=view.ballot.term, epoch=view.ballot.epoch, step=uncertain)
                 self._proposed = view
                 for process in to:
                     self._calls.accept(process, view, founding=founding)
@@ -377,9 +379,8 @@ class ViewChanger:
 
     def _restore_on(self, to: Sequence[Process], ballot: Ballot) -> None:
         tasks = {process.task for process in to}
-        shards = self._monitor.voters.shards
-        assignment = tuple(tuple(m for m, task in enumerate(own) if task in tasks) for own in shards)
-        self._restore(assignment, encoding.number(ballot))
+        shards = (tuple(m for m, task in enumerate(own) if task in tasks) for own in self._monitor.voters.shards)
+        self._restore(tuple(shards), encoding.number(ballot))
         for process in to:
             self._calls.restored(process, ballot)
 

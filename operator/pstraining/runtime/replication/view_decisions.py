@@ -193,7 +193,7 @@ def _next_view(
 ) -> Action:
     """Return the acceptance of the view after `former`, or an action that must precede it."""
     shards: list[tuple[Process, ...]] = []
-    lost, transfers, generations = [], [], set()
+    lost, transfers, generations, uncertain = [], [], set(), list[int]()
     for number, tasks in enumerate(voters.shards):
         before = former.shards[number] if former else ()
         have = [process for process in before if process in promised and promised[process].step is not None]
@@ -203,6 +203,8 @@ def _next_view(
         may_have = [process.task for process in before if observation[process.task] in MAY_LIVE]
         if not in_sync and may_have:
             return Wait(f"the state of shard {number} may be on {', '.join(may_have)} alone, which does not answer")
+        if newest and len(in_sync) < len(tasks):  # another process of the shard may have had a later view alone
+            uncertain.append(newest[1])
         others = [process for process in promised if process.task in tasks and process not in in_sync]
         given = [process for process in others if promised[process].transferred_in == ballot]
         if in_sync:
@@ -219,4 +221,5 @@ def _next_view(
         return RestoreCheckpoint(ballot, tuple(p for p in promised if p.task in voters.members), tuple(lost))
     if transfers:
         return TransferState(ballot, tuple(transfers), former.ballot if former else NO_BALLOT)
-    return Accept(View(ballot, tuple(shards)), tuple(promised), founding=founding)
+    left = min(uncertain) if founding and uncertain else None
+    return Accept(View(ballot, tuple(shards)), tuple(promised), founding=founding, uncertain=left)

@@ -28,6 +28,12 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "devices": EventText(_ANY, "The task has started; `compute` counts the devices that it uses, by type."),
     "initialized": EventText(_CHIEF, "The parameter servers have the initial parameters; training starts at step 0."),
     "restored": EventText(_CHIEF, "The parameter servers have the parameters of the checkpoint of step `step`."),
+    "steps_may_be_lost": EventText(
+        _CHIEF,
+        "Too few members and workers were left to know all acknowledged steps. Training continues from step `step`, "
+        "the newest that was left.",
+        "If the workers' logs show later steps, these are lost. Place members and workers on more nodes.",
+    ),
     "worker": EventText(
         _WORKER, "Every few seconds: the worker's steps, its loss, the longest step and the staleness."
     ),
