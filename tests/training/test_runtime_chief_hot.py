@@ -35,9 +35,7 @@ class LedPair:
         import keras
 
         from pstraining.runtime.chief import membership
-        from pstraining.runtime.chief.chief import Chief
         from pstraining.runtime.chief.options import ChiefOptions
-        from pstraining.runtime.chief.shutdown import GracefulStop
         from pstraining.runtime.history.recorder import HistoryRecorder
         from pstraining.runtime.replication import view_change
 
@@ -47,10 +45,19 @@ class LedPair:
         patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # functions are traced in between
         patch.setattr(membership, "RENEW_SECONDS", renew_seconds)
         self.rig = Rig(client, keras.optimizers.SGD, ps=1, members=2, build=small, mode="Sync")
-        self._stop = GracefulStop()
         checkpoint = CheckpointSettings(path=str(folder), interval_seconds=3600)
-        options = ChiefOptions(TrainingSettings(steps=10), checkpoint, None, history=history)
-        self.chief = Chief(client, self.rig.store, options, stop=self._stop)
+        self._client, self._patch = client, patch
+        self._options = ChiefOptions(TrainingSettings(steps=10), checkpoint, None, history=history)
+        self.lead(client.cluster.term)
+
+    def lead(self, term: int) -> None:
+        """Begin a chief of a term, which is the next one after the first."""
+        from pstraining.runtime.chief.chief import Chief
+        from pstraining.runtime.chief.shutdown import GracefulStop
+
+        self._patch.setattr(self._client, "cluster", replace(self._client.cluster, term=term))
+        self._stop = GracefulStop()
+        self.chief = Chief(self._client, self.rig.store, self._options, stop=self._stop)
 
     def train(self, number: int) -> None:
         """Let the worker train a number of steps."""
@@ -128,6 +135,39 @@ def test_steps_that_may_be_lost_are_reported_once(
         led.chief.run()
     reported = [line for line in capsys.readouterr().out.splitlines() if '"steps_may_be_lost"' in line]
     assert [json.loads(line)["step"] for line in reported] == [312]
+
+
+def test_a_newer_checkpoint_replaces_a_state_that_may_lack_steps(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The side of a cut that trained on has saved a checkpoint before it was evicted; the member here is older."""
+    from pstraining.runtime.replication import view_decisions
+    from pstraining.runtime.replication.view import Accept
+
+    def tend() -> None:
+        if not trained:
+            led.train(2)
+            trained.append(2)
+        led.stop()
+
+    trained: list[int] = []
+    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=3600.0)
+    with pytest.raises(SystemExit, match="143"):
+        led.chief.run()
+    decide, doubts = view_decisions.next_action, [1]
+
+    def doubtful(*given: Any, **named: Any) -> Any:
+        action = decide(*given, **named)
+        return replace(action, uncertain=doubts.pop()) if doubts and isinstance(action, Accept) else action
+
+    monkeypatch.setattr(view_decisions, "next_action", doubtful)
+    capsys.readouterr()
+    led.lead(led.chief._members.term + 1)
+    with pytest.raises(SystemExit, match="143"):
+        led.chief.run()
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [found["step"] for found in events if found["event"] == "restored"] == [2]
+    assert not doubts
 
 
 def test_a_job_without_a_chief_waits_for_servers_that_do_not_answer(

@@ -24,7 +24,7 @@ from pstraining.runtime.replication.view import (
     Voters,
     Wait,
 )
-from pstraining.runtime.replication.view_decisions import next_action
+from pstraining.runtime.replication.view_decisions import next_action, restored_instead
 
 FIRST, NEXT = Ballot(1, 1), Ballot(1, 2)
 CRASHED, SUSPECTED = Unreachable.CRASHED, Unreachable.SUSPECTED
@@ -201,6 +201,11 @@ def test_a_member_that_may_lack_steps_of_lost_processes_is_named_with_its_step()
     left: Observation = {"s": known, "p": ProcessStatus(2, NEXT), "w": ProcessStatus(2, NEXT)}
     everybody = (Process("s", 1), Process("p", 2), Process("w", 2))
     assert decided(RANKED, left) == Accept(view("s", ballot=NEXT), everybody, founding=True, uncertain=312)
+    found = Accept(view("s", ballot=NEXT), everybody, founding=True, uncertain=312)
+    assert restored_instead(found, RANKED, 312) == found, "the checkpoint is not newer"
+    assert restored_instead(found, RANKED, 313) == RestoreCheckpoint(NEXT, everybody[:2], (0,))
+    certain = replace(found, uncertain=None)
+    assert restored_instead(certain, RANKED, 313) == certain
     workers_lost: Observation = {"p": known, "s": known, "w": ProcessStatus(2, NEXT), "x": ProcessStatus(2, NEXT)}
     everybody = (*processes("p", "s"), Process("w", 2), Process("x", 2))
     complete = Accept(view("ps", ballot=NEXT), everybody, founding=True)

@@ -96,10 +96,9 @@ class Chief:
             order=options.order,
             report=options.history.report,
         )
-        self._has_led = False
-        self._early = False  # whether training ended before its limit
-        self._is_lost = False  # whether the newest dense parameters are lost
-        self._is_shut = False  # whether updates are shut out, because the state is saved for the last time
+        # Whether training ended before its limit, the newest dense parameters are lost, and the last save shuts out
+        # updates.
+        self._has_led = self._early = self._is_lost = self._is_shut = False
 
     def _open_folder(self, options: ChiefOptions) -> Saver:
         saver = Saver(
@@ -112,6 +111,7 @@ class Chief:
             counters=options.counters,
         )
         options.history.attach(saver.checkpoints)
+        self._members.saved_step = lambda: state.step if (state := saver.checkpoints.newest()) else -1
         return saver
 
     def _on_layout(self) -> None:

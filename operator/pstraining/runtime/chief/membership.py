@@ -54,6 +54,8 @@ class Membership:
         self._check_abort, self._counters = check_abort, counters
         self.whole, self.admin = store, StoreAdmin(store)
         """The store of all members, and the administration of those in use."""
+        self.saved_step: Callable[[], int] = lambda: -1
+        """Returns the step of the newest checkpoint; -1 without one."""
         self.term = self.fence = client.cluster.term
         self.joins = client.cluster.task.type == "worker"
         """Whether this task is worker 0 of a job without a chief, and has not taken a term yet."""
@@ -203,6 +205,7 @@ class Membership:
             term=term,
             epoch=epoch,
             restore=restore,
+            saved_step=lambda: self.saved_step(),  # noqa: PLW0108 - the chief sets it later
             check_abort=self._check_abort,
             counters=self._counters,
         )

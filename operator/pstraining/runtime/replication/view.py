@@ -53,6 +53,11 @@ class View:
         return frozenset(process for shard in self.shards for process in shard)
 
     @property
+    def tasks(self) -> list[list[str]]:
+        """Return the tasks of the members in sync of each shard, the primary first."""
+        return [[process.task for process in own] for own in self.shards]
+
+    @property
     def members(self) -> frozenset[Process]:
         """Return all members, learners included: the processes that apply steps."""
         return self.in_sync.union(self.learners)

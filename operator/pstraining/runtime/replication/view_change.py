@@ -58,6 +58,7 @@ class ViewChanger:
         term: the chief's term; None for the next one, because worker 0 of a job without a chief has no term.
         epoch: the highest epoch that a former run of this process has used in its term.
         restore: restores the newest checkpoint on some members under a fence, and keeps them inactive.
+        saved_step: returns the step of the newest checkpoint; -1 without one.
         check_abort: called repeatedly; may raise to end a view change.
         counters: counts lost members.
     """
@@ -69,11 +70,12 @@ class ViewChanger:
         term: int | None,
         epoch: int = 0,
         restore: Callable[[Assignment, int], None],
+        saved_step: Callable[[], int] = lambda: -1,
         check_abort: Callable[[], None] = lambda: None,
         counters: ChiefCounters | None = None,
     ) -> None:
         self._store, self._client, self._monitor = store, store.client, MemberMonitor(store)
-        self._restore, self._check_abort = restore, check_abort
+        self._restore, self._saved_step, self._check_abort = restore, saved_step, check_abort
         self._lockstep = store.updates.follow is not None
         """Whether members apply the same steps in the same order: an undecided step is void under another view."""
         self._state_transfer = StateTransfer(self._monitor) if chunks.is_incremental(store) else None
@@ -220,6 +222,8 @@ class ViewChanger:
                 proposed=self._proposed,
                 founded=founded,
             )
+            if isinstance(action, Accept) and action.uncertain is not None and action.view != self._proposed:
+                action = view_decisions.restored_instead(action, self._monitor.voters, self._saved_step())
             self._voteless = frozenset(process for process, status in statuses.items() if not status.is_voter)
             try:
                 if self._comes_after_decided_step(action) and self._finish_decided_step(statuses):
@@ -325,7 +329,7 @@ class ViewChanger:
         done = [self._calls.activate(process, view.ballot, LEASE_SECONDS) for process in to]
         if inactive:
             learners = [process.task for process in view.learners]
-            listed = {"members": _listed(view)} | ({"learners": learners} if learners else {})
+            listed = {"members": view.tasks} | ({"learners": learners} if learners else {})
             event("view", term=view.ballot.term, epoch=view.ballot.epoch, **listed)
         return all(done)
 
@@ -394,7 +398,3 @@ class ViewChanger:
 def _report_transfer(phase: str, source: Process, target: Process, began: float) -> None:
     seconds = round(time.monotonic() - began, 3)
     event("state_transfer", phase=phase, source=source.task, target=target.task, seconds=seconds)
-
-
-def _listed(view: View) -> list[list[str]]:
-    return [[process.task for process in own] for own in view.shards]

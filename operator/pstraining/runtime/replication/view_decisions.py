@@ -112,6 +112,22 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
     return again if proposed and proposed.ballot == highest and proposed != view else replace(made, view=view)
 
 
+def restored_instead(accept: Accept, voters: Voters, saved_step: int) -> Accept | RestoreCheckpoint:
+    """Return a restore of the newest checkpoint instead of a view whose members may lack later steps, if it has them.
+
+    A chief that was cut off, and is evicted with its servers, saves such a checkpoint.
+
+    Args:
+        accept: the view that the decision returned.
+        voters: the job's voters.
+        saved_step: the step of the newest checkpoint; -1 without one.
+    """
+    if accept.uncertain is None or saved_step <= accept.uncertain:
+        return accept
+    to = tuple(process for process in accept.to if process.task in voters.members)
+    return RestoreCheckpoint(accept.view.ballot, to, tuple(range(len(voters.shards))))
+
+
 def _is_changed(
     statuses: Mapping[Process, ProcessStatus], view: View, promotable: Collection[Process], joining: Collection[Process]
 ) -> bool:
