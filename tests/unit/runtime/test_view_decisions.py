@@ -207,8 +207,7 @@ def test_a_member_that_may_lack_steps_of_lost_processes_is_named_with_its_step()
     certain = replace(found, uncertain=None)
     assert restored_instead(certain, RANKED, 313) == certain
     workers_lost: Observation = {"p": known, "s": known, "w": ProcessStatus(2, NEXT), "x": ProcessStatus(2, NEXT)}
-    everybody = (*processes("p", "s"), Process("w", 2), Process("x", 2))
-    complete = Accept(view("ps", ballot=NEXT), everybody, founding=True)
+    complete = Accept(view("ps", ballot=NEXT), (*processes("p", "s"), Process("w", 2), Process("x", 2)), founding=True)
     assert decided(Voters((("p", "s"),), ("w", "x")), workers_lost) == complete, "no other process can have led a view"
 
 
