@@ -75,7 +75,8 @@ def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> 
     """Apply a job and return its former state, None if it is new, and the stored one (or the one of the dry run).
 
     Raises:
-        CommandError: the API server refused the job, it is being deleted, or other managers own its fields.
+        ConflictError: other managers own fields of the job.
+        CommandError: the API server refused the job, or it is being deleted.
     """
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     before = cluster.job(namespace, name)
@@ -86,10 +87,11 @@ def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> 
     except ConflictError as error:
         if not error.fields:
             raise
-        raise CommandError(
+        message = (
             f"{name} in {namespace}: other field managers own fields that the file changes: "
             f"{', '.join(error.fields)}. Remove these fields from the file, or take ownership with --force."
-        ) from error
+        )
+        raise ConflictError(message, error.status, error.fields) from error
     except CommandError as error:
         raise CommandError(f"{name} in {namespace} was not submitted. {error}", error.code) from error
     return before, stored

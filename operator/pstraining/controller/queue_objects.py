@@ -6,25 +6,20 @@ watched. All jobs share the objects that were read.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from pstraining.core.actions import Kind
-from pstraining.core.facts import recorded_end
-from pstraining.core.policies import admission, teardown
+from pstraining.core.policies import queue_objects, teardown
+from pstraining.core.policies.queue_objects import Ref
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.kube.errors import NotFound, Refused, Transient
 from pstraining.kube.port import ApiPort, Object
-from pstraining.resources import kueue
-from pstraining.resources.installation import KueueSupport
 
 logger = logging.getLogger(__name__)
 
-_CLASSES: Final = (Kind.WORKLOAD_PRIORITY_CLASS, Kind.PRIORITY_CLASS)
 REREAD_SECONDS: Final = 10.0
 """Seconds after which an object is read again for a job that does not run yet."""
-_Ref = tuple[Kind, str]
-"""A kind and a name; for a default queue, its namespace."""
 
 
 class QueueObjectReader:
@@ -39,16 +34,11 @@ class QueueObjectReader:
         """
         self._port = port
         self._clock = clock
-        self._found: dict[_Ref, tuple[float, Object | None]] = {}
+        self._found: dict[Ref, tuple[float, Object | None]] = {}
 
     def objects(self) -> QueueObjects:
         """Return the objects that have been read."""
-        present = {ref: found for ref, (_, found) in self._found.items() if found is not None}
-        return QueueObjects(
-            {name: found for (kind, name), found in present.items() if kind is Kind.RESOURCE_FLAVOR},
-            {ref: _value(found) for ref, found in present.items() if ref[0] in _CLASSES},
-            frozenset(name for kind, name in present if kind is Kind.LOCAL_QUEUE),
-        )
+        return queue_objects.collected({ref: found for ref, (_, found) in self._found.items() if found is not None})
 
     async def read(self, snapshot: Snapshot) -> bool:
         """Read the objects that a job needs, if they are unknown or may have changed since they were read.
@@ -60,21 +50,20 @@ class QueueObjectReader:
             Transient: the read failed and is worth a retry.
         """
         runs = bool(teardown.workloads(snapshot))
-        due = [ref for ref in _needed(snapshot) if self._is_due(ref, runs=runs)]
+        due = [ref for ref in queue_objects.needed(snapshot) if self._is_due(ref, runs=runs)]
         for kind, name in due:
             self._found[kind, name] = self._clock(), await self._read(kind, name, runs=runs)
         return bool(due)
 
-    def _is_due(self, ref: _Ref, *, runs: bool) -> bool:
+    def _is_due(self, ref: Ref, *, runs: bool) -> bool:
         if ref not in self._found:
             return True
         since, found = self._found[ref]
         return (found is None or not runs) and self._clock() >= since + REREAD_SECONDS
 
     async def _read(self, kind: Kind, name: str, *, runs: bool) -> Object | None:
-        place = (name, kueue.DEFAULT_QUEUE) if kind is Kind.LOCAL_QUEUE else ("", name)
         try:
-            return await self._port.get(kind, *place)
+            return await self._port.get(kind, *queue_objects.place((kind, name)))
         except NotFound:
             return None
         except (Refused, Transient) as error:
@@ -83,27 +72,3 @@ class QueueObjectReader:
                 raise
             logger.warning("%s %s cannot be read: %s", kind, name, error.message)
             return None
-
-
-def _needed(snapshot: Snapshot) -> list[_Ref]:
-    """Return the objects on which the next decision about a job depends."""
-    labels = snapshot.job["metadata"].get("labels") or {}
-    if snapshot.installation.kueue is not KueueSupport.ON:
-        return []
-    job = snapshot.typed_job
-    if isinstance(job, str):
-        return []
-    if not labels.get(kueue.LABEL_QUEUE):
-        is_held = job.spec.run_policy.suspend or recorded_end(snapshot.typed_status) is not None
-        may_start = not (is_held or teardown.workloads(snapshot))
-        return [(Kind.LOCAL_QUEUE, snapshot.namespace)] if may_start else []
-    state = admission.observed(job, snapshot, snapshot.typed_status)
-    # The class is needed for each Workload that may be created, and a running job may get another slice.
-    classes = [] if state.priority_class is None else [state.priority_class]
-    flavors = frozenset() if state.granted is None or not state.granted.has_quota else state.granted.flavors
-    return [*classes, *((Kind.RESOURCE_FLAVOR, name) for name in sorted(flavors))]
-
-
-def _value(found: Mapping[str, Any]) -> int:
-    value = found.get("value", 0)
-    return value if isinstance(value, int) else 0

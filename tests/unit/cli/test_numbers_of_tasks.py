@@ -6,10 +6,10 @@ import pytest
 
 from pstraining.api import names
 from pstraining.cli import overview
-from pstraining.cli.commands import plan
 from pstraining.cli.commands.takeover import switch_over
 from pstraining.cli.errors import CommandError
 from pstraining.cli.planning import bandwidth_table
+from pstraining.cli.planning.planned import planned_for
 from pstraining.cli.tasks import TaskRole, check_choice
 from tests.support.builders import NOW
 from tests.support.cli_cluster import Object, WithJobs
@@ -87,7 +87,7 @@ def test_a_new_number_counts_for_logs_before_the_operator_has_processed_it() -> 
 def test_the_traffic_of_an_existing_job_is_that_of_all_its_servers() -> None:
     cluster = JobCluster(grown())
     job = {key: value for key, value in job_of(cluster.world).items() if key != "status"}
-    planned = plan.planned_for(cluster, job, NOW)
+    planned = planned_for(cluster, job, NOW)
     found = bandwidth_table.carried(planned.job, 1_000_000, None)
     assert {link.task: link.number for link in found.links} == {"worker": 2, "parameter server": 4}
 

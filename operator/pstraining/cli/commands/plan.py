@@ -4,8 +4,7 @@ The operator's own planner decides, for a job that does not exist yet, or with -
 the cluster.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
@@ -17,75 +16,28 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pstraining.api import names
-from pstraining.api.conditions import Condition, Reason
-from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.errors import ArgumentError, RequestError
+from pstraining.cli.errors import ArgumentError
 from pstraining.cli.formatting import count, several
-from pstraining.cli.jobs import condition
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Format, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.planning import bandwidth_table
 from pstraining.cli.planning.bandwidth_table import Carried
-from pstraining.cli.sizing import words
-from pstraining.cli.submission import all_placed, sent
+from pstraining.cli.planning.planned import Change, Planned, planned_for
+from pstraining.cli.submission import all_placed
 from pstraining.cli.validation.documents import check_documents, require_valid
-from pstraining.cli.validation.schema import with_defaults
-from pstraining.core import planner
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, PatchStatus, Replace, Resize
-from pstraining.core.facts import Facts, Unreadable, gather
-from pstraining.core.observe import observe
-from pstraining.core.policies import resizing
-from pstraining.core.policies.gang import kind_of_group
-from pstraining.kube.paths import RESOURCES
-from pstraining.launcher import launcher_files, launcher_version
 from pstraining.resources import kueue, sizes
-from pstraining.resources.installation import Installation
-from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.resource_requests import Amounts, of_pod
 
-_NOT_LISTED: Final = (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups(), *Kind.of_queues())
-CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in _NOT_LISTED)
 WORDS: Final = {
     Create: ("create", "green"),
     **dict.fromkeys((Apply, Replace, PatchStatus), ("correct", "yellow")),
     Resize: ("resize", "yellow"),
     Delete: ("delete", "red"),
 }
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of a field. None is an absent field."""
-
-    field: str
-    before: Any
-    after: Any
-
-    def __str__(self) -> str:
-        """Return one line about the change."""
-        return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The operator's next actions for a job."""
-
-    job: Manifest
-    actions: tuple[Action, ...]
-    changes: tuple[Change, ...] = ()
-    """Changes of an existing job's spec."""
-    there: Mapping[tuple[Kind, str], Manifest] = field(default_factory=dict)
-    """The job's existing objects."""
-    exists: bool = False
-    resizes: tuple[str, ...] = ()
-    """Descriptions of how running pods are resized."""
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    """The current size of each pod, by its name."""
-    sizings: tuple[str, ...] = ()
-    """The measured, recommended and current sizes of each role."""
 
 
 def plan(
@@ -133,75 +85,6 @@ def plan(
     show(PrintedKind.PLAN, reports[0] if len(reports) == 1 else reports, output, lambda: Group(*pictures))
 
 
-def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned:
-    """Return the planner's next actions for a job.
-
-    Args:
-        cluster: the job's cluster; None plans for a job that does not exist.
-        job: the job as it would be submitted.
-        now: the present time.
-
-    Raises:
-        CommandError: the API server refuses the job.
-    """
-    launcher = LauncherFiles(launcher_version(), launcher_files())
-    if cluster is None:
-        fresh = with_defaults(job)
-        fresh["metadata"] |= {"uid": "", "generation": 1, "creationTimestamp": f"{now:%Y-%m-%dT%H:%M:%SZ}"}
-        return Planned(fresh, planner.plan(gather(observe(fresh, (), ()), now), launcher).actions)
-    before, after = sent(cluster, job, dry_run=True, force=True)
-    children: list[Object] = []
-    pods: list[Object] = []
-    if before is not None:
-        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        group = kind_of_group(after)
-        for kind in CHILDREN if group is None else (*CHILDREN, group):
-            place, selector = RESOURCES[kind], f"{names.LABEL_JOB}={name}"
-            what = {"apiVersion": place.api_version, "kind": str(kind)}
-            try:
-                children += (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
-            except RequestError as error:
-                if kind is not group or error.status != 404:
-                    raise
-        pods = cluster.pods(namespace, name)
-    resizes_pods = before is not None and _serves_resizes(cluster)
-    snapshot = observe(after, children, pods, installation=Installation(resizes_pods=resizes_pods))
-    facts = gather(snapshot, now)
-    return Planned(
-        after,
-        planner.plan(facts, launcher).actions,
-        tuple(changes((before or after)["spec"], after["spec"], "spec")),
-        {key: child.manifest for key, child in snapshot.children.items()},
-        before is not None,
-        () if isinstance(facts, Unreadable) else tuple(resizing.ways(facts)),
-        {pod.name: pod.size for pod in snapshot.pods},
-        () if isinstance(facts, Unreadable) else tuple(_sizings(facts)),
-    )
-
-
-def _sizings(facts: Facts) -> Iterator[str]:
-    for sizing in facts.status.autoscaling:
-        found = words(sizing.model_dump(by_alias=True, mode="json"), facts.sizes[sizing.role].text)
-        yield f"{sizing.role}: {found}."
-
-
-def _serves_resizes(cluster: ClusterClient) -> bool:
-    try:
-        served = (cluster.read("/api/v1") or {}).get("resources") or ()
-    except RequestError:
-        return False
-    return any(resource.get("name") == "pods/resize" for resource in served)
-
-
-def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
-    """Yield the innermost fields that differ."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for name in dict.fromkeys((*before, *after)):
-            yield from changes(before.get(name), after.get(name), f"{path}.{name}" if path else name)
-    elif before != after:
-        yield Change(path, before, after)
-
-
 def bandwidth_megabits(job: Manifest, asked: float | None) -> float | None:
     """Return the bandwidth in megabits per second: that of the option, or else the job's hint; None without both."""
     hint = (job["spec"].get("network") or {}).get("bandwidthMegabits")
@@ -215,7 +98,7 @@ def details(planned: Planned, action: Action) -> str:
     if isinstance(action, (Apply, Replace)) and action.kind is Kind.CLAIM:
         return _fate(action.body if isinstance(action, Apply) else {})
     if isinstance(action, Replace):
-        return ", ".join(pointer.replace("~1", "/") for pointer in action.parts)
+        return _replaced(action)
     if isinstance(action, Resize):
         carried = sizes.text({"resources": sizes.asked(planned.sizes.get(action.name, ""))})
         return ", ".join(sizes.changes(carried, sizes.text({"resources": action.resources})))
@@ -237,10 +120,21 @@ def details(planned: Planned, action: Action) -> str:
             return f"minAvailable {spec['minAvailable']}"
         case Kind.POD_GROUP | Kind.VOLCANO_POD_GROUP:
             return f"minMember {spec['minMember']}"
+        case Kind.WORKLOAD:
+            number, asked = _summed((int(item["count"]), item["template"]) for item in spec["podSets"])
+            amount = amount_text(asked)
+            return f"for {several(number, 'pod')}" + (f", {amount} in total" if amount else "")
         case _ if template:
             amount = amount_text(of_pod(template["spec"]))
             return f"{several(pods_of(action), 'pod')}" + (f", {amount} each" if amount else "")
     return ""
+
+
+def _replaced(action: Replace) -> str:
+    """Describe the fields that are replaced."""
+    if action.kind is Kind.PS_TRAINING_JOB:
+        return f"label {kueue.LABEL_QUEUE}: {action.parts['/metadata/labels'][kueue.LABEL_QUEUE]}"
+    return ", ".join(pointer.replace("~1", "/") for pointer in action.parts)
 
 
 def _fate(claim: Manifest) -> str:
@@ -293,20 +187,17 @@ def total(planned: Planned) -> tuple[int, Amounts]:
         for action in planned.actions
         if isinstance(action, Create) and (template := template_of(action))
     ]
-    asked: Amounts = {}
+    return _summed(templates)
+
+
+def _summed(templates: Iterable[tuple[int, Manifest]]) -> tuple[int, Amounts]:
+    """Return the number of pods of templates, and the sum of their requests."""
+    pods, asked = 0, dict[str, Decimal]()
     for number, template in templates:
+        pods += number
         for name, amount in of_pod(template["spec"]).items():
             asked[name] = asked.get(name, Decimal(0)) + amount * number
-    return sum(number for number, _ in templates), asked
-
-
-def queue_of(planned: Planned) -> str:
-    """Return the queue in which the job waits before it gets pods; empty without one, or if it may have pods."""
-    job = planned.job
-    found, may_run = condition(dict(job), Condition.QUEUED), (Reason.ADMITTED, Reason.QUEUE_IGNORED)
-    runs = found.get("status") == "False" and found.get("reason") in (*may_run, Reason.KUEUE_NOT_INSTALLED)
-    labels = job["metadata"].get("labels") or {}
-    return "" if runs else str(labels.get(kueue.LABEL_QUEUE) or "")
+    return pods, asked
 
 
 def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
@@ -337,7 +228,8 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
             "memoryBytes": int(asked.get("memory", 0)),
             "devices": devices_of(asked),
         },
-        **({"queue": queue} if (queue := queue_of(planned)) else {}),
+        **({"queue": planned.queue} if planned.queue else {}),
+        **({"notes": list(planned.notes)} if planned.notes else {}),
         **({"network": bandwidth_table.report(carried)} if carried else {}),
     }
 
@@ -361,9 +253,10 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
         asked = f" that request {amount_text(amount)} in total" if amount_text(amount) else ""
         parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
     parts += [Text(f"Size of {way}") for way in (*planned.resizes, *planned.sizings)]
-    if queue := queue_of(planned):
-        waits = f"The job waits in the queue {queue}: an operator with kueue.enabled creates pods once it is admitted."
-        parts.append(Text(waits))
+    if planned.queue:
+        waits = "an operator with kueue.enabled creates pods once it is admitted."
+        parts.append(Text(f"The job waits in the queue {planned.queue}: {waits}"))
+    parts += [Text(note) for note in planned.notes]
     if planned.exists and planned.actions:
         parts.append(Text("These are the next actions. Later ones depend on their results."))
     if carried:
@@ -386,11 +279,6 @@ def _rendered(before: Any, after: Any, path: str) -> Iterator[Change]:
             yield from _rendered((before or {}).get(name), value, f"{path}.{name}")
     elif before != after:
         yield Change(path, before, after)
-
-
-def _shown(value: Any) -> str:
-    text = "nothing" if value is None else f"{value}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _number(text: str, option: str) -> int:
