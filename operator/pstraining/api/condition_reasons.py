@@ -94,6 +94,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         (Reason.NO_CHECKPOINT_VOLUME, Reason.CHECKPOINT_VOLUME_NOT_DURABLE), (Reason.CHECKPOINT_DURABLE,)
     ),
     Condition.GPU_SETTINGS_INHERITED: Reasons((Reason.WORKER_TEMPLATE_COPIED,), (Reason.OWN_SETTINGS,)),
+    Condition.FIELDS_WITHOUT_EFFECT: Reasons((Reason.OTHER_FIELDS_PREVAIL,), (Reason.FIELDS_CORRECTED,)),
     Condition.NAME_CONFLICT: Reasons((Reason.NAME_TAKEN,), (Reason.NAMES_FREE, Reason.JOB_FINISHED)),
     Condition.INVALID_TEMPLATE: Reasons((Reason.TEMPLATE_REFUSED,), (Reason.TEMPLATE_ACCEPTED, Reason.JOB_FINISHED)),
     Condition.STATUS_INCOMPLETE: Reasons((Reason.STATUS_TOO_LARGE, Reason.STATUS_REFUSED), (Reason.STATUS_ACCEPTED,)),

@@ -57,6 +57,7 @@ class _Container(_ReadFields):
     ports: list[_Port] = []
     resize_policy: _Objects = []
     volume_mounts: _Objects = []
+    volume_devices: _Objects = []
     env: _Objects = []
     command: list[Any] = []
     args: list[Any] = []

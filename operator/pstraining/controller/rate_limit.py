@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pstraining.core.policies.spec_warnings import CORRECTED
+
 BURST: Final = 20
 """Writing passes that may follow each other without a delay."""
 PASSES_PER_SECOND: Final = 2.0
@@ -142,9 +144,7 @@ def is_startup_only(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
         if kind == "Running":
             if status != "True" and (before.get(kind) == "True" or condition.get("reason") != "WaitingForPods"):
                 return False
-        elif kind not in ("Created", "CheckpointNotDurable", "GPUSettingsInherited") and status != before.get(
-            kind, "False"
-        ):
+        elif kind not in ("Created", *CORRECTED) and status != before.get(kind, "False"):
             return False
     return True
 

@@ -13,10 +13,8 @@ from pstraining.core.actions import Create, Delete, Kind, Outcome, Outcomes, Rep
 from pstraining.core.facts import Facts
 from pstraining.core.policies import (
     autoscaling,
-    durability,
     gang,
     grown_sizes,
-    inheritance,
     node_loss,
     resharding,
     resizing,
@@ -25,6 +23,7 @@ from pstraining.core.policies import (
 )
 from pstraining.core.policies.completion import End
 from pstraining.core.policies.diagnosis import diagnose
+from pstraining.core.policies.spec_warnings import CORRECTED, spec_warnings
 from pstraining.core.shard_status import degraded
 from pstraining.resources.installation import KueueSupport
 
@@ -343,8 +342,7 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
     elif situation.was_true(Condition.INVALID_TEMPLATE) and (is_over or situation.suspended or _is_accepted(situation)):
         accepted = Reason.JOB_FINISHED if is_over else Reason.TEMPLATE_ACCEPTED
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, accepted)
-    yield from _checkpoint(situation)
-    yield from _inheritance(situation)
+    yield from _of_spec(situation)
     yield from _stalled(situation)
     if situation.was_true(Condition.STATUS_INCOMPLETE):
         # A status that the API server refuses is stored in a reduced form, which sets the condition again.
@@ -369,12 +367,15 @@ def _is_accepted(situation: Situation) -> bool:
     return is_other and (not situation.outcomes.have_writes or any(a.kind not in _BEFORE_PODS for a in created))
 
 
-def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
-    found = durability.not_durable(situation.facts.job.spec.checkpoint)
-    if found is not None:
-        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, found.reason, f"{found.field} {found.message}")
-    elif situation.stored(Condition.CHECKPOINT_NOT_DURABLE) is not None:
-        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)
+def _of_spec(situation: Situation) -> Iterator[ConditionUpdate]:
+    found = spec_warnings(situation.facts.queue.job)
+    for kind, corrected in CORRECTED.items():
+        is_known = situation.stored(kind) is not None
+        # A job that has ended under an earlier version gets no new warning.
+        if kind in found and (is_known or situation.end is None):
+            yield ConditionUpdate(kind, True, *found[kind])
+        elif is_known:
+            yield ConditionUpdate(kind, False, corrected)
 
 
 def _stalled(situation: Situation) -> Iterator[ConditionUpdate]:
@@ -385,11 +386,3 @@ def _stalled(situation: Situation) -> Iterator[ConditionUpdate]:
         yield ConditionUpdate(Condition.STALLED, True, Reason.NO_STEP, stall)
     elif situation.stored(Condition.STALLED) is not None and (stall is not None or endpoint is None):
         yield ConditionUpdate(Condition.STALLED, False, Reason.NO_REPORTS if stall is None else Reason.STEPPING)
-
-
-def _inheritance(situation: Situation) -> Iterator[ConditionUpdate]:
-    if found := inheritance.inherited(situation.facts.job.spec):
-        message = " ".join(f"{item.field} {item.message}" for item in found)
-        yield ConditionUpdate(Condition.GPU_SETTINGS_INHERITED, True, Reason.WORKER_TEMPLATE_COPIED, message)
-    elif situation.stored(Condition.GPU_SETTINGS_INHERITED) is not None:
-        yield ConditionUpdate(Condition.GPU_SETTINGS_INHERITED, False, Reason.OWN_SETTINGS)

@@ -20,6 +20,7 @@ from pstraining.core.observe import parse_time
 from pstraining.core.policies import autoscaling, completion, deadline, job_restart
 from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failure_counts import key_of
+from pstraining.core.policies.spec_warnings import CORRECTED
 from pstraining.core.policies.teardown import workloads
 from pstraining.core.role_status import completed_indexes, role_statuses
 from pstraining.core.shard_status import shard_statuses, standby_summary, takeovers, took_over
@@ -32,8 +33,7 @@ _WARNINGS = {
     Condition.DEGRADED,
     Condition.NAME_CONFLICT,
     Condition.INVALID_TEMPLATE,
-    Condition.CHECKPOINT_NOT_DURABLE,
-    Condition.GPU_SETTINGS_INHERITED,
+    *CORRECTED,
     Condition.STATUS_INCOMPLETE,
     Condition.STALLED,
 }

@@ -22,6 +22,7 @@ RESTARTS: Final = "something-restarts-repeatedly"
 FAILED: Final = "the-job-has-failed"
 GPUS: Final = "ps-or-chief-wait-for-nodes-with-gpus-or-fill-them"
 CHECKPOINTS: Final = "a-checkpoint-is-not-durable-or-is-not-written"
+NO_EFFECT: Final = "a-field-has-no-effect"
 STOPS: Final = "it-does-not-stop-or-does-not-come-back"
 SIZES: Final = "pods-get-another-size-or-template"
 NOTHING_HAPPENS: Final = "nothing-happens-at-all"
@@ -112,6 +113,7 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
         "Use a claim instead of an emptyDir, an ephemeral volume or a hostPath.", CHECKPOINTS
     ),
     Reason.WORKER_TEMPLATE_COPIED: Advice("Set the fields that the message names.", GPUS),
+    Reason.OTHER_FIELDS_PREVAIL: Advice("Change or remove the fields that the message names.", NO_EFFECT),
     Reason.SUSPENDED: Advice(f"Resume the job when it should run: kubectl pstraining resume{NAMESPACE}.", STOPS),
     Reason.STOPPING: Advice("Wait for the remaining pods, which end within their grace period.", STOPS),
     Reason.CHECKPOINTING: Advice("Wait: the chief saves the state, or prepares the next parameter servers.", STOPS),

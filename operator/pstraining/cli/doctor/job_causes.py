@@ -30,13 +30,14 @@ from pstraining.cli.jobs import condition, is_true, manager, one_line
 from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, TaskRole
 from pstraining.cli.waiting import is_seen, is_suspended
+from pstraining.core.policies.spec_warnings import CORRECTED
 from pstraining.resources import kueue
 
 _STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STALLED, Condition.STATUS_INCOMPLETE)
 """Conditions that stop a job until its spec or the cluster is corrected."""
 _PASSING = (Condition.RESCALING, Condition.RESTARTING, Condition.UPDATING)
 """Conditions that end by themselves."""
-_REMARKS = (Condition.DEGRADED, Condition.CHECKPOINT_NOT_DURABLE, Condition.GPU_SETTINGS_INHERITED)
+_REMARKS = (Condition.DEGRADED, *CORRECTED)
 _BY_ITSELF = {
     *(Reason.WAITING_FOR_PODS, Reason.CHILDREN_MISSING, Reason.SCHEDULING_GATED, Reason.WAITING_FOR_GANG),
     *(Reason.SUSPENDED, Reason.STOPPING, Reason.AWAITS_ADMISSION, Reason.QUEUE_IGNORED),

@@ -8,16 +8,16 @@ import typer
 from rich.text import Text
 
 from pstraining.api import names
-from pstraining.api.models import CheckpointSpec, PSTrainingJobSpec
+from pstraining.api.models import CheckpointSpec, PSTrainingJob, PSTrainingJobSpec
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document
-from pstraining.cli.validation.interplay import without_effect
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import of_other_effect, refused
 from pstraining.cli.validation.values import thousandths
 from pstraining.core.policies.durability import not_durable
+from pstraining.core.policies.ineffective import ineffective
 from pstraining.core.policies.inheritance import inherited
 
 
@@ -69,7 +69,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
     if not any(f.severity is Severity.ERROR for f in found):
         found += [*lost_with_pods(job), *inherited_settings(job)]
         found += [*of_other_effect(job), *thousandths(("spec",), job["spec"])]
-        found += without_effect(without_nulls(job["spec"]))
+        found += without_effect(job)
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 
 
@@ -92,6 +92,17 @@ def inherited_settings(job: Mapping[str, Any]) -> list[Finding]:
     """
     spec = PSTrainingJobSpec.model_validate(without_nulls(job["spec"]))
     return [Finding(found.field, found.message, Severity.WARNING) for found in inherited(spec)]
+
+
+def without_effect(job: Mapping[str, Any]) -> list[Finding]:
+    """Warn about fields that other fields make useless, as the condition FieldsWithoutEffect does.
+
+    Args:
+        job: a job without errors.
+    """
+    metadata = {"name": "job", "namespace": "", "uid": ""}
+    typed = PSTrainingJob.model_validate({"metadata": metadata, "spec": without_nulls(job["spec"])})
+    return [Finding(found.field, found.message, Severity.WARNING) for found in ineffective(typed)]
 
 
 def lines(checked: CheckedDocument) -> list[Text]:

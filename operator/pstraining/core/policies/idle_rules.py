@@ -1,11 +1,13 @@
-"""Rules of spec.failurePolicy that decide no failure of the job. All findings are warnings."""
+"""Rules of spec.failurePolicy that decide no failure of the job. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from pstraining.api import contract
+from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.run_policy import FailureAction, FailurePolicy, FailureReason, FailureRule, RunPolicy
-from pstraining.cli.validation.schema import Finding, Severity
 from pstraining.core.policies.failures import matches
 
 Failure = tuple[str, FailureReason, int | None]
@@ -17,24 +19,47 @@ _CODES: Final = {
 """Causes that have one exit code. The cause Error has all others."""
 
 
-def without_effect(of_job: Mapping[str, Any], roles: Sequence[str]) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class Ineffective:
+    """A field that has no effect, or cannot work, together with other fields."""
+
+    field: str
+    message: str
+    """The problem and what to do, as a predicate whose subject is the field."""
+
+
+def found(spec: PSTrainingJobSpec, roles: Sequence[str]) -> Iterator[Ineffective]:
     """Yield the rules that decide nothing, and a number of restarts of the job that no rule requests.
 
     Args:
-        of_job: the spec of a job without errors and nulls.
+        spec: the spec of a job.
         roles: the roles of the job.
     """
-    rules = FailurePolicy.model_validate(of_job.get("failurePolicy") or {}).rules
-    failures, decided = list(_failures(rules, roles)), set[Failure]()
+    rules = spec.failure_policy.rules
+    if rules:
+        yield from _idle(spec.failure_policy.model_dump_json(by_alias=True), tuple(roles))
+    most = spec.run_policy.max_restarts
+    if most != RunPolicy().max_restarts and not any(rule.action is FailureAction.RESTART_JOB for rule in rules):
+        message = f"is {most}, but no rule of spec.failurePolicy restarts the job; add one with action RestartJob, or "
+        yield Ineffective("spec.runPolicy.maxRestarts", f"{message}remove it")
+
+
+@lru_cache(maxsize=256)
+def _idle(policy: str, roles: Sequence[str]) -> tuple[Ineffective, ...]:
+    """Return the rules that decide nothing. Many rules take milliseconds, and every pass asks.
+
+    Args:
+        policy: the failure policy, as JSON.
+        roles: the roles of the job.
+    """
+    rules = FailurePolicy.model_validate_json(policy).rules
+    failures, decided, idle = list(_failures(rules, roles)), set[Failure](), list[Ineffective]()
     for index, rule in enumerate(rules):
         own = {failure for failure in failures if matches(rule, *failure)}
         if message := _problem(rule, own, decided, roles):
-            yield Finding(f"spec.failurePolicy.rules[{index}]", message, Severity.WARNING)
+            idle.append(Ineffective(f"spec.failurePolicy.rules[{index}]", message))
         decided |= own
-    most, default = (of_job.get("runPolicy") or {}).get("maxRestarts"), RunPolicy().max_restarts
-    if most not in (None, default) and not any(rule.action is FailureAction.RESTART_JOB for rule in rules):
-        message = f"is {most}, but no rule of spec.failurePolicy restarts the job; add one with action RestartJob, or "
-        yield Finding("spec.runPolicy.maxRestarts", f"{message}remove it", Severity.WARNING)
+    return tuple(idle)
 
 
 def _problem(rule: FailureRule, own: set[Failure], decided: set[Failure], roles: Sequence[str]) -> str:
