@@ -137,6 +137,33 @@ def test_rates_of_a_job_as_the_docs_show_them() -> None:
     assert shown in PAGE.read_text(), shown
 
 
+@pytest.mark.parametrize(
+    ("servers", "standby", "listed"),
+    [
+        (1, {}, ["ps-0"]),
+        (1, {"mode": "Hot"}, ["ps-0", "ps-1"]),
+        (2, {}, ["ps-0", "ps-1"]),
+        (1, {"mode": "Warm"}, ["ps-0"]),
+    ],
+)
+def test_servers_that_were_removed_are_not_listed(servers: int, standby: dict[str, Any], listed: list[str]) -> None:
+    """Programs that train on with fewer servers keep the counters of all."""
+    cluster = trained()
+    cluster.there[0]["spec"]["ps"] |= {"replicas": servers, "standby": standby}
+    cluster.there[0]["status"]["ps"] = {"desired": servers}
+    idle = {"ps-1": Traffic(5000, 7000)}
+    for pod_name, (first, second) in dict(cluster.answers).items():
+        assert isinstance(first, str)
+        assert isinstance(second, str)
+        if "chief" in pod_name:
+            cluster.answers[pod_name] = [
+                reported(chief=ChiefCounters(), links={"ps-0": Traffic(moved, moved), **idle}) for moved in (0, 500)
+            ]
+        else:
+            cluster.answers[pod_name] = [reported(worker=worker(9, seconds=1), links=idle)] * 2
+    assert [server["server"] for server in cluster.measure()["servers"]] == listed
+
+
 def test_missing_numbers_are_null_in_machine_readable_output() -> None:
     cluster = trained()
     chief = ChiefCounters(step=5)

@@ -6,12 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from pstraining.api import names
+from pstraining.api.standby import StandbyMode
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import job_named, phase, without
 from pstraining.cli.metrics.rates import Scrape, TaskRates, as_data, job_rates, server_rates, stragglers, task_rates
 from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
-from pstraining.cli.tasks import TaskPod, tasks_of
+from pstraining.cli.tasks import TaskPod, possible, tasks_of
 
 
 def measure(
@@ -81,8 +83,18 @@ def describe(
         "job": None if whole is None else as_data(whole),
         "examplesPerSecond": sum(examples) if examples else None,
         "tasks": [{"task": t.name, "pod": t.pod.name, **as_data(found[t.pod.uid])} for t in tasks],
-        "servers": server_rates(pairs),
+        "servers": _of_job(job, server_rates(pairs)),
     }
+
+
+def _of_job(job: Object, servers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out servers that were removed: programs that train on keep their counters, which no longer increase."""
+    standby = job["spec"][names.PS].get("standby") or {}
+    members = 1 + (standby.get("replicasPerShard") or 1) * (standby.get("mode") == StandbyMode.HOT)
+    known = [one for one in servers if "-" in one["server"]]  # the others stand for several
+    if len(known) <= possible(job, names.PS) * members:
+        return servers
+    return [one for one in servers if one["receivedBytesPerSecond"] or one["sentBytesPerSecond"]]
 
 
 def _again(pair: tuple[TaskPod, Scrape | str], scrape: Callable[[TaskPod], Scrape | str]) -> Scrape | str:
