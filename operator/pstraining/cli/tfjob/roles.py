@@ -70,8 +70,13 @@ def without_role(found: Mapping[str, Replicas]) -> tuple[str, str] | None:
     numbers = {role: one.number for role, one in found.items() if one.number}
     if not found:
         return "it names no role that can be read: a PSTrainingJob has at least one PS and one worker.", ""
+    if not numbers:
+        return (
+            "all of its roles have replicas: 0, so it has no task. A PSTrainingJob has at least one PS and one worker.",
+            "Set the replicas of PS and Worker, and convert again.",
+        )
     zero = {role: " (replicas: 0)" if role in found else "" for role in (names.PS, names.WORKER)}
-    if names.PS not in numbers and sum(numbers.values()) <= 1:
+    if names.PS not in numbers and sum(number for role, number in numbers.items() if role != names.EVALUATOR) <= 1:
         return (
             f"the TFJob has no PS{zero[names.PS]} and a single task, which trains alone. A PSTrainingJob has at least "
             "one PS and one worker, so it cannot be converted.",
