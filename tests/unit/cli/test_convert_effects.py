@@ -47,6 +47,19 @@ def test_such_fields_are_noted_beside_wrong_values() -> None:
     assert said(job).keys() == {f"{POD}.containers[0].livenessProbe", f"{POD}.containers[0].ports[0].containerPort"}
 
 
+@pytest.mark.parametrize("role", ["Master", "Evaluator"])
+def test_such_fields_are_noted_beside_a_note_on_the_role(role: str) -> None:
+    path = f"spec.tfReplicaSpecs.{role}"
+    expected = {path, f"{path}.template.spec.containers[0].livenessProbe"}
+    assert said(tfjob(**{role: replica(livenessProbe=PROBE)})).keys() == expected
+
+
+def test_such_fields_are_noted_beside_a_volume_that_is_missing() -> None:
+    mounts = [{"name": "missing", "mountPath": "/data"}]
+    found = said(tfjob(Worker=replica(2, volumeMounts=mounts, livenessProbe=PROBE)))
+    assert found.keys() == {f"{POD}.containers", f"{POD}.containers[0].livenessProbe"}
+
+
 def test_a_field_of_the_same_effect_has_no_note() -> None:
     worker = template({"readinessProbe": PROBE}) | {"metadata": {"finalizers": ["example.com/keep"]}}
     assert said(tfjob(Worker={"replicas": 2, "restartPolicy": "OnFailure", "template": worker})) == {}

@@ -1,5 +1,7 @@
 """`convert` of the roles of a TFJob: their numbers of tasks."""
 
+from typing import Any
+
 import pytest
 
 from pstraining.cli.tfjob.job import converted
@@ -23,3 +25,31 @@ def test_a_tfjob_without_tasks_of_a_role_is_refused_for_this_reason(numbers: dic
     assert found.manifest is None
     [note] = found.notes
     assert note.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("role", "policy"),
+    [
+        ({"restartPolicy": 1}, {}),
+        ({"restartPolicy": "never"}, {}),
+        ({}, {"backoffLimit": -1}),
+        ({}, {"backoffLimit": "3"}),
+        ({}, {"cleanPodPolicy": {}}),
+        ({}, {"cleanPodPolicy": "none"}),
+    ],
+)
+def test_a_field_that_is_refused_is_not_said_to_be_missing(role: dict[str, Any], policy: dict[str, Any]) -> None:
+    found = converted(tfjob({"runPolicy": policy}, Worker={**replica(2), **role})).notes
+    assert any(note.refused for note in found)
+    assert not [note for note in found if "it is not set" in note.message]
+
+
+@pytest.mark.parametrize("given", [{"restartPolicy": ""}, {}])
+def test_a_policy_that_is_missing_or_empty_gets_the_default(given: dict[str, str]) -> None:
+    worker = {name: value for name, value in replica(2).items() if name != "restartPolicy"}
+    found = converted(tfjob(Worker={**worker, **given}))
+    assert found.manifest is not None
+    assert found.manifest["spec"]["worker"]["restartPolicy"] == "Never"
+    assert [note.path for note in found.notes if "it is not set" in note.message] == [
+        "spec.tfReplicaSpecs.Worker.restartPolicy"
+    ]

@@ -30,6 +30,8 @@ _KUEUE = (kueue.LABEL_PRIORITY_CLASS, kueue.LABEL_MAX_SECONDS)
 _QUOTED = re.compile(r'\["([^"]*)"\]')
 _SAME = re.compile(r"\.metadata\.finalizers$|\.initContainers\[\d+\]\.env\[")
 """Paths of fields of which `validate` warns, although they have the same effect on a TFJob."""
+_WHOLE = re.compile(r"spec\.tfReplicaSpecs\.[^.]+(\.template(\.spec(\.(containers|initContainers))?)?)?")
+"""Paths of roles, templates and lists of containers: a note on one of them says nothing about the fields below it."""
 _SUFFIX = 5
 """Number of characters that the API server adds to generateName."""
 
@@ -313,7 +315,8 @@ def _other_effects(job: dict[str, Any], made: _ConvertedSpec, notes: Notes) -> N
         made: its spec.
         notes: receives the notes.
     """
-    known = tuple(_QUOTED.sub(r".\1", note.path) for note in notes.found if note.path)
+    noted = (note.path for note in notes.found if note.path and not _WHOLE.fullmatch(note.path))
+    known = tuple(_QUOTED.sub(r".\1", path) for path in noted)
     for finding in of_other_effect(job):
         path = _path_of(finding.field, made, notes)
         if (

@@ -120,11 +120,12 @@ def converted_roles(found: Mapping[str, Replicas], notes: Notes) -> dict[str, An
 def _replicas(fields: Fields, job: TemplatesOf, notes: Notes) -> Replicas:
     number, policy = fields.number("replicas"), fields.take("restartPolicy", str)
     path = fields.at("restartPolicy")
-    name_restarts(job.version, path, policy, notes)
+    if not fields.is_set("restartPolicy"):
+        name_restarts(job.version, path, notes)
     lost = "a pod that Kubernetes ends (evicted, preempted, deleted) is replaced under Never, too."
     if policy and policy not in _POLICIES:
         notes.refused(path, f"it must be one of {', '.join(_POLICIES)}, is {policy}.")
-    elif not policy:
+    elif not fields.is_set("restartPolicy"):
         notes.changed(path, f"it is not set; TFJob's default, Never, is written out, because ours is OnFailure; {lost}")
     elif policy == NEVER:
         notes.different(path, lost)

@@ -51,7 +51,7 @@ def _clean_pods(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
         notes.refused(fields.at("cleanPodPolicy"), f"it must be one of {', '.join(_CLEAN)}, is {policy}.")
     elif policy:
         found["cleanPodPolicy"] = {"onSuccess": policy, "onFailure": policy}
-    else:
+    elif not fields.is_set("cleanPodPolicy"):
         notes.different(
             fields.at("cleanPodPolicy"),
             "it is not set: TFJob's operator keeps all pods, and parameter servers keep running; its releases before "
@@ -73,7 +73,7 @@ def _deadline(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
 
 def _retries(found: dict[str, Any], fields: Fields, restarts: bool, notes: Notes) -> None:
     path, limit = fields.at("backoffLimit"), found.get("backoffLimit")
-    if limit is None and restarts:
+    if not fields.is_set("backoffLimit") and restarts:
         notes.different(
             path,
             "it is not set: TFJob restarts failed replicas forever. Here the job fails with the seventh failure of "

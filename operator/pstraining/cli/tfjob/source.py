@@ -27,12 +27,16 @@ class Fields:
     """A mapping of the TFJob, each of whose fields is taken once."""
 
     def __init__(self, value: Mapping[str, Any], path: str, notes: Notes) -> None:
-        self._left = dict(value)
+        self._left, self._given = dict(value), dict(value)
         self.path, self._notes = path, notes
 
     def has(self, name: str) -> bool:
         """Return whether the field exists and was not taken yet."""
         return name in self._left
+
+    def is_set(self, name: str) -> bool:
+        """Return whether the field exists, also if it was taken or refused; an empty text counts as absent."""
+        return name in self._given and self._given[name] != ""
 
     def take(self, name: str, kind: type[Value]) -> Value | None:
         """Take a field's value; None if it does not exist, or has another type, which is refused."""
@@ -52,7 +56,7 @@ class Fields:
 
     def put(self, name: str, value: Any) -> None:
         """Add a field from elsewhere."""
-        self._left[name] = value
+        self._left[name] = self._given[name] = value
 
     def names(self) -> list[str]:
         """Return the names of fields that were not taken yet."""

@@ -71,16 +71,15 @@ def fill_defaults(version: str, policy: Fields, notes: Notes) -> None:
         notes.changed(policy.at(name), f"it is not set; the default of {version}, Running, is written out.")
 
 
-def name_restarts(version: str, path: str, policy: str | None, notes: Notes) -> None:
-    """Note a missing restartPolicy whose default differs between releases.
+def name_restarts(version: str, path: str, notes: Notes) -> None:
+    """Note a missing restartPolicy if its default differs between releases.
 
     Args:
         version: the TFJob's API version.
         path: path of the role's restartPolicy.
-        policy: its value.
         notes: receives the note.
     """
-    if version == _ALPHA and not policy:
+    if version == _ALPHA:
         notes.different(
             path,
             f"it is not set: the first releases with {version} used Always, later ones Never, which is written out.",
