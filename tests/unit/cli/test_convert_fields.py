@@ -155,16 +155,19 @@ def test_without_restarts_no_note_mentions_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chief", "success", "said"),
+    ("chief", "success", "worker", "said"),
     [
-        (None, "", ["worker 0 is the job's"]),
-        (replica(policy="Always"), "", ["the chief is the job's"]),
-        (replica(policy="Always"), "AllWorkers", ["the chief is its"]),
-        (None, "AllWorkers", []),  # the workers are no longer under Always
+        (None, "", "Always", ["worker 0 is the job's"]),
+        (replica(policy="Always"), "", "Always", ["the chief is the job's"]),
+        (replica(policy="Always"), "AllWorkers", "OnFailure", ["the chief is its"]),
+        (replica(policy="Always"), "AllWorkers", "Always", ["the chief is the job's"]),
+        (None, "AllWorkers", "Always", []),  # the workers are no longer under Always
     ],
 )
-def test_always_for_the_task_that_decides(chief: dict[str, Any] | None, success: str, said: list[str]) -> None:
-    found = converted(tfjob({"successPolicy": success}, Chief=chief, Worker=replica(policy="Always"))).notes
+def test_always_for_the_task_that_decides(
+    chief: dict[str, Any] | None, success: str, worker: str, said: list[str]
+) -> None:
+    found = converted(tfjob({"successPolicy": success}, Chief=chief, Worker=replica(policy=worker))).notes
     told = [n.message for n in found if "exit code 0" in n.message]
     assert told == [f"exit code 0 of {who} success also under Always." for who in said]
 

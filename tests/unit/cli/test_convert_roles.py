@@ -27,6 +27,17 @@ def test_a_tfjob_without_tasks_of_a_role_is_refused_for_this_reason(numbers: dic
     assert note.message.startswith(message)
 
 
+def test_workers_that_never_end_stay_so_beside_a_chief() -> None:
+    """In TFJob, the chief alone decides on the success, where there is one."""
+    job = tfjob({"successPolicy": "AllWorkers"}, Chief=replica(), Worker=replica(2, policy="Always"))
+    found = converted(job)
+    assert found.manifest is not None
+    spec = found.manifest["spec"]
+    assert ("successPolicy" in spec, spec["worker"]["restartPolicy"]) == (False, "Always")
+    [note] = [note for note in found.notes if note.path == "spec.successPolicy"]
+    assert note.message.startswith("in TFJob the chief alone decides")
+
+
 @pytest.mark.parametrize(
     ("role", "policy"),
     [

@@ -236,14 +236,21 @@ def _success(spec: Fields, roles: dict[str, Any], worker: str, notes: Notes) -> 
     if policy != "AllWorkers":
         notes.refused(path, f'it must be AllWorkers or "", is {policy}.')
         return {}
-    if roles["chief"].get("enabled", True):
+    has_chief, endless = roles["chief"].get("enabled", True), roles["worker"]["restartPolicy"] == ALWAYS
+    if has_chief and endless:
+        notes.changed(
+            path,
+            f"in TFJob the chief alone decides, where there is one. Workers under {ALWAYS} never end; it is left out.",
+        )
+        return {}
+    if has_chief:
         notes.different(
             path,
             "In TFJob the chief alone decides, where there is one. Here the chief and all workers must have ended "
             "with 0.",
             "Remove it for the chief's success alone.",
         )
-    if roles["worker"]["restartPolicy"] == ALWAYS:
+    if endless:
         roles["worker"]["restartPolicy"] = "OnFailure"
         notes.none(
             f"{worker}.restartPolicy",
