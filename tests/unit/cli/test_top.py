@@ -141,9 +141,10 @@ def test_rates_of_a_job_as_the_docs_show_them() -> None:
     ("servers", "standby", "listed"),
     [
         (1, {}, ["ps-0"]),
-        (1, {"mode": "Hot"}, ["ps-0", "ps-1"]),
-        (2, {}, ["ps-0", "ps-1"]),
         (1, {"mode": "Warm"}, ["ps-0"]),
+        (1, {"mode": "Hot"}, ["ps-0", "standby-0"]),
+        (2, {"mode": "Hot"}, ["ps-0", "ps-1", "standby-0", "standby-1"]),
+        (2, {"mode": "Hot", "replicasPerShard": 2}, ["ps-0", "ps-1", "standby-0", "standby-1"]),
     ],
 )
 def test_servers_that_were_removed_are_not_listed(servers: int, standby: dict[str, Any], listed: list[str]) -> None:
@@ -151,7 +152,7 @@ def test_servers_that_were_removed_are_not_listed(servers: int, standby: dict[st
     cluster = trained()
     cluster.there[0]["spec"]["ps"] |= {"replicas": servers, "standby": standby}
     cluster.there[0]["status"]["ps"] = {"desired": servers}
-    idle = {"ps-1": Traffic(5000, 7000)}
+    idle = dict.fromkeys(("ps-1", "standby-0", "standby-1"), Traffic(5000, 7000))
     for pod_name, (first, second) in dict(cluster.answers).items():
         assert isinstance(first, str)
         assert isinstance(second, str)

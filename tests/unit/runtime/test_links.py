@@ -57,6 +57,28 @@ def test_both_kinds_of_connections_are_counted_by_server_and_outlive_them() -> N
             assert total(found).sent == found["ps-0"].sent + found["ps-1"].sent
 
 
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("digits-ps-0", "ps-0"),
+        ("digits-ps-12", "ps-12"),
+        ("digits-standby-0.digits-hs", "standby-0"),
+        ("digits-standby-2-7", "standby-2-7"),
+        ("my-ps-1-ps-0", "ps-0"),
+        ("my-standby-1-standby-0", "standby-0"),
+        ("127.0.0.1", "ps-3"),
+        ("::1", "ps-3"),
+        ("server", "ps-3"),
+    ],
+)
+def test_a_server_has_its_tasks_name_whatever_its_number(host: str, name: str) -> None:
+    """After servers were added, a restarted task numbers them in another order than one that trained on."""
+    servers = ["digits-ps-0:2222"] * 3
+    links = Links(servers, 2222)
+    servers.append(f"{host}:2222")
+    assert links.name(3) == name
+
+
 def test_servers_of_one_host_are_one_peer_where_they_dial() -> None:
     with listen() as first, listen() as second, listen() as own:
         links = Links((address(first), address(second)), own.getsockname()[1])

@@ -91,10 +91,10 @@ def _of_job(job: Object, servers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out servers that were removed: programs that train on keep their counters, which no longer increase."""
     standby = job["spec"][names.PS].get("standby") or {}
     members = 1 + (standby.get("replicasPerShard") or 1) * (standby.get("mode") == StandbyMode.HOT)
-    known = [one for one in servers if "-" in one["server"]]  # the others stand for several
-    if len(known) <= possible(job, names.PS) * members:
-        return servers
-    return [one for one in servers if one["receivedBytesPerSecond"] or one["sentBytesPerSecond"]]
+    there = {names.task_name(names.PS, i, m) for i in range(possible(job, names.PS)) for m in range(members)}
+    return [
+        one for one in servers if one["server"] in there or one["receivedBytesPerSecond"] or one["sentBytesPerSecond"]
+    ]
 
 
 def _again(pair: tuple[TaskPod, Scrape | str], scrape: Callable[[TaskPod], Scrape | str]) -> Scrape | str:

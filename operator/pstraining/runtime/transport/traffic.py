@@ -7,6 +7,7 @@ the end of a connection are missing.
 """
 
 import os
+import re
 import socket
 import struct
 import threading
@@ -25,6 +26,8 @@ _ACKED: Final = 120
 """Offset of tcpi_bytes_acked in Linux's struct tcp_info; tcpi_bytes_received follows it. uint64 each."""
 ALL: Final = "ps"
 """The peer of a connection from a parameter server that its address does not identify."""
+_TASK: Final = re.compile(r"-((?:ps|standby(?:-\d+)?)-\d+)$")
+"""The end of the hostname of a parameter server in a cluster: its task, by which the plugin names it."""
 
 
 class Links:
@@ -45,8 +48,17 @@ class Links:
         self._dialled: dict[tuple[str, int], str] = {}
         self._hosts: dict[str, str] = {}
 
+    def name(self, number: int) -> str:
+        """Return the name of a server, such as ps-0 or standby-0, the same in each task of a job in a cluster.
+
+        Numbers differ: a task that trains on while servers are added appends their addresses.
+        """
+        host, _ = sockets.split(self._servers[number])
+        found = _TASK.search(host.partition(".")[0])
+        return f"ps-{number}" if found is None else found[1]
+
     def look(self) -> dict[str, Traffic]:
-        """Return the bytes so far by peer: ps-0, ps-1, and so on."""
+        """Return the bytes so far by peer, see `name`."""
         with self._lock:
             seen = dict(self._found())
             for connection, (peer, moved) in seen.items():
@@ -80,10 +92,11 @@ class Links:
         by_host: dict[str, set[str]] = {}
         for index, address in enumerate(self._servers):
             host, port = sockets.split(address)
+            peer = self.name(index)
             with suppress(OSError):
                 for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                    self._dialled[str(found[0]), port] = f"ps-{index}"
-                    by_host.setdefault(str(found[0]), set()).add(f"ps-{index}")
+                    self._dialled[str(found[0]), port] = peer
+                    by_host.setdefault(str(found[0]), set()).add(peer)
         self._hosts = {host: peers.pop() for host, peers in by_host.items() if len(peers) == 1}
 
 

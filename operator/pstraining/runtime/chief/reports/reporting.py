@@ -342,7 +342,8 @@ class TrainingReporter:
         """Report a shard with more load than the others, by the bytes that workers exchange with its servers."""
         store, cluster = self._admin.store, self._admin.client.cluster
         servers = [store.servers.numbers[shard :: cluster.shards] for shard in range(store.layout.ps)]
-        moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
+        name = self._admin.client.links.name
+        moved = [sum(self._line.counted(LINK + name(number)) for number in own) for own in servers]
         self._counters.skew = heaviest(moved).times
         if load := self._skew.observe(moved, seconds):
             reason = (
