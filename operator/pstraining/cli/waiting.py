@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import typer
 
+from pstraining.api import names
 from pstraining.api.conditions import WITHOUT_PODS, Condition, Reason
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import attempted, condition, end_of, is_sent, is_true, last_state, manager
+from pstraining.cli.tasks import desired
 
 EVERY, SELDOM = 0.5, 5.0
 """Initial and maximum seconds between two polls."""
@@ -254,10 +256,16 @@ def running_or_ended(job: Object) -> str:
 def state(job: Object) -> str:
     """Return one line about a job: its phase, and the reason that it does not run."""
     causes = (Condition.NAME_CONFLICT, Condition.INVALID_TEMPLATE, Condition.RESTARTING)
-    why = next((c for c in causes if is_true(job, c)), Condition.RUNNING)
+    why = next((c for c in causes if is_true(job, c)), Condition.QUEUED if _lacks_quota(job) else Condition.RUNNING)
     message = condition(job, why).get("message", "")
     phase = (job.get("status") or {}).get("phase") or "Pending"
     return f"{job['metadata']['name']}: {phase}{': ' if message else ''}{message}"
+
+
+def _lacks_quota(job: Object) -> bool:
+    """Return whether the job runs with fewer workers than its spec requests, because Kueue admits no more."""
+    is_admitted = condition(job, Condition.QUEUED).get("reason") == Reason.ADMITTED
+    return is_admitted and desired(job, names.WORKER) < int(job["spec"]["worker"]["replicas"])
 
 
 def _unseen(job: Object) -> str:

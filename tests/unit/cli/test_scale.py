@@ -8,6 +8,7 @@ from pstraining.cli.commands.scale import scale_to
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.waiting import Patience
+from tests.support import queued_world
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 
@@ -53,6 +54,16 @@ def test_a_change_that_the_rules_reject_is_not_sent(spec: dict[str, Any], worker
         scaled(cluster, workers)
     assert str(caught.value).startswith(message)
     assert not cluster.asked
+
+
+def test_workers_without_quota_are_waited_for_with_the_reason() -> None:
+    cluster = JobCluster(queued_world.running(quota=4))
+    with pytest.raises(CommandError) as caught:
+        scaled(cluster, 4, wait=True)
+    assert caught.value.code == ExitCode.TIMED_OUT
+    [line] = cluster.reported
+    assert line.startswith("digits: Running: ClusterQueue cq has admitted the job with 2 of 4 workers; Workload ")
+    assert line in str(caught.value)
 
 
 def test_earlier_violations_do_not_block_the_change() -> None:
