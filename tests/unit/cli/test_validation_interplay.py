@@ -179,6 +179,39 @@ def test_fields_that_other_fields_make_useless(field: str, spec: dict[str, Any])
     assert found.startswith(f"warning spec.{field}: is ")
 
 
+NEVER = {role: {"restartPolicy": "Never"} for role in ("ps", "worker", "chief")}
+RETRY = {"failurePolicy": {"rules": [{"reasons": ["Error"], "action": "RestartReplica"}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({**NEVER, "runPolicy": {"backoffLimit": 3}}, ["runPolicy.backoffLimit"]),
+        ({**NEVER, "runPolicy": {"backoffLimit": 0}}, []),
+        ({**NEVER, "runPolicy": {"backoffLimit": 3}, **RETRY}, []),
+        ({**NEVER, "runPolicy": {"backoffLimit": 3}, "chief": {}}, []),
+        ({**NEVER, "runPolicy": {"backoffLimit": 3}, "chief": {"enabled": False}}, ["runPolicy.backoffLimit"]),
+        ({**NEVER, "worker": {"restartPolicy": "Never", "backoff": {"limit": 3}}}, ["worker.backoff"]),
+        ({"ps": {"restartPolicy": "Never", "backoff": {"windowSeconds": 60}}}, ["ps.backoff"]),
+        ({"ps": {"restartPolicy": "ExitCode", "backoff": {"limit": 3, "windowSeconds": 60}}}, []),
+        ({"worker": {"restartPolicy": "Never", "backoff": {"limit": 0}}}, []),
+    ],
+)
+def test_a_budget_of_failures_of_which_the_first_is_final(spec: dict[str, Any], fields: list[str]) -> None:
+    found = said(**spec)
+    assert [line.split(":")[0] for line in found] == [f"warning spec.{field}" for field in fields]
+    assert all("the first " in line and "is final" in line for line in found)
+
+
+@pytest.mark.parametrize(("labels", "number"), [(None, 1), ({"a": "b"}, 1), ({"kueue.x-k8s.io/queue-name": "q"}, 0)])
+def test_a_job_for_another_cluster_needs_a_queue(labels: dict[str, str] | None, number: int) -> None:
+    made = job(spec={**URI, "managedBy": "kueue.x-k8s.io/multikueue"})
+    made["metadata"]["labels"] = labels
+    found = wrong_with(made)
+    assert len(found) == number
+    assert all("set the label kueue.x-k8s.io/queue-name" in str(finding) for finding in found)
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -100,7 +100,7 @@ def without_effect(job: Mapping[str, Any]) -> list[Finding]:
     Args:
         job: a job without errors.
     """
-    metadata = {"name": "job", "namespace": "", "uid": ""}
+    metadata = {"name": "job", "namespace": "", "uid": "", "labels": job["metadata"].get("labels")}
     typed = PSTrainingJob.model_validate({"metadata": metadata, "spec": without_nulls(job["spec"])})
     return [Finding(found.field, found.message, Severity.WARNING) for found in ineffective(typed)]
 

@@ -9,12 +9,12 @@ from typing import Final
 from pstraining.api import names
 from pstraining.api.autoscaling import AutoscalingMode
 from pstraining.api.models import ClaimRetention, PSTrainingJob, PSTrainingJobSpec
-from pstraining.api.run_policy import CleanUp, JobCleanPodPolicy, RestartPolicy
+from pstraining.api.run_policy import CleanUp, FailureAction, JobCleanPodPolicy, RestartPolicy, RunPolicy
 from pstraining.api.standby import StandbyMode
 from pstraining.core.policies import idle_rules
 from pstraining.core.policies.grown_sizes import own_resources
 from pstraining.core.policies.idle_rules import Ineffective
-from pstraining.resources import sizes
+from pstraining.resources import kueue, sizes
 from pstraining.resources.containers import all_containers
 from pstraining.resources.resource_requests import parse
 
@@ -41,6 +41,8 @@ def ineffective(job: PSTrainingJob) -> list[Ineffective]:
         *_absent_roles(spec),
         *_of_the_end(spec),
         *_growth(job, roles),
+        *_budgets(spec, roles),
+        *_dispatch(job),
         *idle_rules.found(spec, roles),
     ]
 
@@ -120,6 +122,36 @@ def _growth(job: PSTrainingJob, roles: Sequence[str]) -> Iterator[Ineffective]:
         elif parse(memory) <= limit:
             message = f"is {memory}, and the memory limit is {sizes.memory_text(limit)}, so it does not grow; raise it"
             yield Ineffective(f"{path}.maxAllowed.memory", message)
+
+
+def _budgets(spec: PSTrainingJobSpec, roles: Sequence[str]) -> Iterator[Ineffective]:
+    """Yield the numbers of failures that are tolerated of roles whose first failure is final.
+
+    Args:
+        spec: the spec of a job.
+        roles: the roles of the job.
+    """
+    tolerant = {rule.role for rule in spec.failure_policy.rules if rule.action is FailureAction.RESTART_REPLICA}
+    every = {names.PS: spec.ps, names.WORKER: spec.worker, names.CHIEF: spec.chief, names.EVALUATOR: spec.evaluator}
+    final = [
+        role for role in roles if every[role].restart_policy is RestartPolicy.NEVER and not {None, role} & tolerant
+    ]
+    todo = "set OnFailure there, or remove it"
+    for role in final:
+        if every[role].backoff.limit or every[role].backoff.window_seconds:
+            message = f"is for failures that are tolerated, and spec.{role}.restartPolicy is Never"
+            yield Ineffective(f"spec.{role}.backoff", f"{message}, so the first one is final; {todo}")
+    limit = spec.run_policy.backoff_limit
+    if final == list(roles) and limit not in (0, RunPolicy().backoff_limit):
+        message = f"is {limit}, but every role has restartPolicy Never, so the first failure is final; {todo}"
+        yield Ineffective("spec.runPolicy.backoffLimit", message)
+
+
+def _dispatch(job: PSTrainingJob) -> Iterator[Ineffective]:
+    """Yield a manager that sends jobs of queues, for a job without a queue."""
+    if kueue.is_dispatched(job) and not job.metadata.labels.get(kueue.LABEL_QUEUE):
+        message = f"is {names.MULTIKUEUE}, which sends only jobs in a queue: set the label {kueue.LABEL_QUEUE}"
+        yield Ineffective("spec.managedBy", f"{message}, unless the namespace has a queue named default")
 
 
 def _most_servers(spec: PSTrainingJobSpec) -> Iterator[Ineffective]:
