@@ -60,6 +60,13 @@ def test_such_fields_are_noted_beside_a_volume_that_is_missing() -> None:
     assert found.keys() == {f"{POD}.containers", f"{POD}.containers[0].livenessProbe"}
 
 
+@pytest.mark.parametrize("field", ["initialDelaySeconds", "periodSeconds", "failureThreshold"])
+def test_a_probe_with_a_number_in_quotes_has_a_note(field: str) -> None:
+    found = said(tfjob(Worker=replica(2, startupProbe={**PROBE, field: "30"})))
+    assert found.keys() == {f"{POD}.containers[0].startupProbe.{field}"}
+    assert all("must be a valid integer" in message for _, message in found.values())
+
+
 def test_a_field_of_the_same_effect_has_no_note() -> None:
     worker = template({"readinessProbe": PROBE}) | {"metadata": {"finalizers": ["example.com/keep"]}}
     assert said(tfjob(Worker={"replicas": 2, "restartPolicy": "OnFailure", "template": worker})) == {}

@@ -168,8 +168,11 @@ def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterat
         path = path_of((*steps, "livenessProbe"))
         yield Finding(path, f"{message}a restart then counts as a failure; remove it", Severity.WARNING)
     if probe := container.get("startupProbe"):
-        tries = (probe.get("periodSeconds") or 10) * (probe.get("failureThreshold") or 3)
-        seconds = (probe.get("initialDelaySeconds") or 0) + tries
+        defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
+        delay, period, tries = (probe.get(name) or default for name, default in defaults.items())
+        if not all(isinstance(number, int) for number in (delay, period, tries)):
+            return  # it is reported as a wrong type
+        seconds = delay + period * tries
         given = {variable["name"]: str(variable.get("value")) for variable in container.get("env") or ()}
         asked = given.get(contract.ENV_START_TIMEOUT, "")
         timeout = int(asked) if asked.isdecimal() else contract.START_TIMEOUT_SECONDS
