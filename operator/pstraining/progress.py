@@ -70,7 +70,7 @@ def due_in(sent: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: f
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of training; fields that are unknown or not finite are not reported."""
+    """The progress of training; fields that are unknown, not finite or out of range are not reported."""
 
     step: int | None = None
     """Parameter updates so far, in the whole job."""
@@ -97,13 +97,15 @@ class Progress:
     term: int | None = None
     """The chief's attempt; with `layout`."""
     stalled: str = ""
-    """Why training makes no steps; empty while it makes steps."""
+    """Why training makes no steps; empty while it makes steps. The first 1,024 characters are reported."""
 
     def content(self) -> dict[str, Any]:
         """Return the content of a report."""
         share = self.percentage
         if share is None and self.step is not None and self.steps:
             share = 100.0 * self.step / self.steps
+        if share is not None and math.isfinite(share):
+            share = min(100.0, share)
         metrics = (
             (name, _text(value)) for name, value in self.metrics.items() if len(name) <= contract.METRIC_NAME_MAX
         )
@@ -112,7 +114,7 @@ class Progress:
             "step": _whole(self.step),
             "steps": _whole(self.steps),
             "epoch": _whole(self.epoch),
-            "progressPercentage": _whole(None if share is None else min(100.0, share)),
+            "progressPercentage": _whole(share),
             "estimatedRemainingSeconds": _whole(self.remaining_seconds),
             "loss": _text(self.loss),
             "metrics": reported[: contract.METRICS_MAX],
@@ -121,7 +123,7 @@ class Progress:
             "checkpointTime": _time(self.checkpoint_time),
             "layout": _whole(self.layout),
             "term": _whole(self.term),
-            "stalled": str(self.stalled) if self.stalled else None,
+            "stalled": str(self.stalled)[: contract.STALL_MAX] if self.stalled else None,
         }
         return {name: value for name, value in known.items() if value not in (None, [])}
 
@@ -169,7 +171,10 @@ def read_file(path: Path) -> Progress | None:
 
 
 def _whole(number: float | None) -> int | None:
-    return int(number) if number is not None and math.isfinite(number) and number >= 0 else None
+    if number is None or not math.isfinite(number) or number < 0:
+        return None
+    whole = int(number)
+    return whole if whole <= contract.INTEGER_MAX else None
 
 
 def _text(number: float | None) -> str | None:

@@ -37,6 +37,10 @@ METRICS_MAX: Final = 256
 more, and with it the step."""
 METRIC_NAME_MAX: Final = 253
 """Maximum characters of a metric's name in a report."""
+STALL_MAX: Final = 1024
+"""Maximum characters in a report of the reason why training makes no steps."""
+INTEGER_MAX: Final = 2**63 - 1
+"""Largest whole number in a report: the API server stores no larger one."""
 
 MOUNT_DIR: Final = "/pstraining"
 """Folder in which the launcher and the cluster map are mounted, read-only, as one projected volume."""

@@ -3,13 +3,13 @@
 A report has the format of Kubeflow's KEP-2779, with further fields that KEP-2779's clients do not send.
 """
 
-import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
-from pstraining.api import names
+from pstraining.api import contract, names
 from pstraining.api.base import ApiModel
 from pstraining.api.numbers import number
 from pstraining.api.status import TrainingProgress
@@ -18,8 +18,6 @@ from pstraining.progress import PERIOD_SECONDS, is_milestone
 
 MILESTONE_SECONDS: Final = 10.0
 """Seconds from a write to the next if an epoch, or a further 5 % of training, has ended meanwhile."""
-STALL_MAX: Final = 1024
-"""Maximum characters of the reason why training makes no steps."""
 STEP_METRICS: Final = ("step", "global_step")
 """Names of metrics that contain the step, in reports of programs that only send metrics."""
 
@@ -27,8 +25,18 @@ STEP_METRICS: Final = ("step", "global_step")
 class TrainerStatus(TrainingProgress):
     """The content of a report."""
 
-    stalled: str = Field(default="", max_length=STALL_MAX)
+    stalled: str = Field(default="", max_length=contract.STALL_MAX)
     """Why training makes no steps; empty while it makes steps."""
+
+    @field_validator("*")
+    @classmethod
+    def _is_stored(cls, value: object) -> object:
+        """Refuse a value that the API server would refuse in the job's status, again and again."""
+        if isinstance(value, int) and value > contract.INTEGER_MAX:
+            raise ValueError("the number has more than 64 bits")
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise ValueError("the time has no time zone")
+        return value
 
 
 class _Report(ApiModel):
@@ -61,7 +69,7 @@ def _step(metrics: Mapping[str, str]) -> int | None:
             number = float(metrics.get(name, ""))
         except ValueError:
             continue
-        if math.isfinite(number) and number >= 0:
+        if 0 <= number <= contract.INTEGER_MAX:
             return int(number)
     return None
 

@@ -1,5 +1,6 @@
 """Progress reports: their content, the pods that may send them, and when they are written."""
 
+import math
 from typing import Any
 
 import pytest
@@ -64,12 +65,29 @@ def test_a_program_with_too_many_metrics_still_reports_its_step_and_its_layout()
 
 
 @pytest.mark.parametrize(
+    ("odd", "known"),
+    [
+        ({"percentage": math.nan}, {}),  # such as 100 * 0 / 0, at the start
+        ({"percentage": math.inf}, {}),
+        ({"percentage": 100.4}, {"progressPercentage": 100}),
+        ({"steps": 2**64}, {"progressPercentage": 0}),
+        ({"remaining_seconds": 1e300}, {}),
+        ({"stalled": "x" * 2000}, {}),
+    ],
+)
+def test_an_odd_value_costs_no_other_value_of_a_report(odd: dict[str, Any], known: dict[str, Any]) -> None:
+    found = progress_of(read(Progress(step=120, **odd).content()))
+    assert {name: value for name, value in found.items() if value not in (None, [])} == {"step": 120, **known}
+
+
+@pytest.mark.parametrize(
     ("metrics", "step", "loss"),
     [
         ({"loss": "0.5", "global_step": "17"}, 17, "0.5"),
         ({"step": "3.0", "lr": "1e-3"}, 3, None),
         ({"step": "nan", "global_step": "4"}, 4, None),
         ({"step": "-1"}, None, None),
+        ({"step": "inf", "global_step": "1e19"}, None, None),
         ({}, None, None),
     ],
 )
@@ -88,6 +106,9 @@ def test_step_and_loss_of_other_clients_are_metrics(metrics: dict[str, str], ste
         ({"trainerStatus": {"metrics": [{"name": "a", "value": "x" * 65}]}}, r"trainerStatus\.metrics\[0\]\.value: "),
         ({"trainerStatus": {"metrics": [{"name": "a", "value": "1"}] * 257}}, r"trainerStatus\.metrics: .*256"),
         ({"trainerStatus": {"stalled": "x" * 2000}}, r"trainerStatus\.stalled: "),
+        # The API server stores neither, so the operator would try again and again to write them.
+        ({"trainerStatus": {"step": 2**63}}, r"trainerStatus\.step: .*64 bits"),
+        ({"trainerStatus": {"checkpointTime": "2030-01-01T00:00:00"}}, r"trainerStatus\.checkpointTime: .*time zone"),
     ],
 )
 def test_an_invalid_report_is_rejected_by_field(body: object, words: str) -> None:
