@@ -87,7 +87,7 @@ class Endpoint:
         metrics = OperatorMetrics(lambda: 0, lambda: 0)
         self.board = ProgressBoard(self.kube, self.cache, metrics, lambda key: None)
         self.accepted: list[Any] = []
-        self.board.note = lambda key, uid, report: self.accepted.append(report)  # type: ignore[method-assign]
+        self.board.note = lambda key, sender, report: self.accepted.append(report)  # type: ignore[method-assign]
         authenticator = Authenticator(self.reviewer, self.cache, lambda: self.now)
         self.logs: dict[tuple[str, bool], bytes] = {}
         """Logs by pod and by whether the previous container's log is asked for."""

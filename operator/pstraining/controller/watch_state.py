@@ -1,6 +1,6 @@
 """Holds the objects that the watches have delivered, and maps each event to the jobs that need a pass."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,7 @@ class WatchState:
     """Returns Kueue's objects of the cluster that have been read."""
     hidden_workloads: dict[Key, dict[str, str]] = field(default_factory=dict)
     """Uids of Workloads that the watch does not deliver any more, by job and name (hidden_workloads.py)."""
-    stall: Callable[[Key, str], str | None] = lambda key, uid: None
+    stall: Callable[[Key, str, Collection[str]], str | None] = lambda key, uid, pods: None
     """Returns why the job with this uid makes no steps; see `ProgressBoard.stall`."""
     usage: Callable[[Key, str], Usage] = lambda key, uid: MappingProxyType({})
     """Returns the resource usage of the pods of the job with this uid; see `UsageBoard.of`."""
@@ -105,7 +105,8 @@ class WatchState:
         refusals = self.failed_creates.of(view.children)
         found = view.job, view.children, view.pods, known_nodes, refusals
         uid = view.job["metadata"]["uid"]
-        installation, stall = self.installation, self.stall(key, uid)
+        stays = {pod["metadata"]["uid"] for pod in view.pods if not pod["metadata"].get("deletionTimestamp")}
+        installation, stall = self.installation, self.stall(key, uid, stays)
         snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
         return replace(
             snapshot,

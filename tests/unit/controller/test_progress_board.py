@@ -10,11 +10,13 @@ import pytest
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import board as boards
+from pstraining.controller.progress.authentication import AcceptedPod
 from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.watch_state import WatchState
 from pstraining.core.progress import TrainerStatus
 from pstraining.kube.errors import Transient
 from pstraining.progress import PERIOD_SECONDS
-from tests.support.builders import job
+from tests.support.builders import job, pod
 from tests.support.fakekube import FakeKube
 
 pytestmark = pytest.mark.asyncio
@@ -29,6 +31,7 @@ class Rig:
         self.uid = str(self.kube.put(job())["metadata"]["uid"])
         self.kube.deliver(self.cache)
         self.enqueued: list[Any] = []
+        self.pod = "uid of chief 1"
         self.board = ProgressBoard(
             self.kube,
             self.cache,
@@ -38,7 +41,7 @@ class Rig:
         )
 
     def report(self, uid: str = "", **fields: Any) -> None:
-        self.board.note(KEY, uid or self.uid, TrainerStatus(**fields))
+        self.board.note(KEY, AcceptedPod(uid or self.uid, self.pod), TrainerStatus(**fields))
 
     async def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -226,7 +229,7 @@ async def test_a_job_deleted_during_other_writes_cancels_none(monkeypatch: pytes
         monkeypatch.setattr(rig.kube, "patch_progress", hanging)
         rig.report(step=1)
         await rig.settle()
-        rig.board.note(("default", "other"), other, TrainerStatus(step=1))
+        rig.board.note(("default", "other"), AcceptedPod(other, "uid of a pod"), TrainerStatus(step=1))
         await rig.settle()
         rig.board.forget(("default", "other"))
         answer.set()
@@ -249,13 +252,33 @@ async def test_the_cached_job_has_no_progress_so_that_a_report_causes_no_pass(mo
 async def test_a_stall_that_begins_or_ends_causes_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first report, too: the stored condition may be of an operator before this one."""
     async with running(monkeypatch) as rig:
-        assert rig.board.stall(KEY, rig.uid) is None
+        pods = [rig.pod]
+        assert rig.board.stall(KEY, rig.uid, pods) is None
         for stall, passes in (("", 1), ("", 1), ("No step for 40 s.", 2), ("No step for 40 s.", 2), ("", 3)):
             rig.report(step=1, stalled=stall)
-            assert rig.board.stall(KEY, rig.uid) == stall
+            assert rig.board.stall(KEY, rig.uid, pods) == stall
             assert rig.enqueued == [KEY] * passes
-        assert rig.board.stall(KEY, "uid of the next job") is None
+        assert rig.board.stall(KEY, "uid of the next job", pods) is None
         assert "stalled" not in (rig.training or {})
+
+
+async def test_a_stall_ends_with_the_pod_that_has_reported_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was suspended while it stalled has just been resumed: its next chief has reported nothing yet."""
+    async with running(monkeypatch) as rig:
+        state = WatchState(cache=rig.cache, stall=rig.board.stall)
+        first, second = (
+            {**pod("chief", term=n, uid=f"uid of chief {n}", job_uid=rig.uid), "kind": "Pod"} for n in (1, 2)
+        )
+        rig.cache.observed(first)
+        rig.report(step=1, stalled="No step for 40 s.")
+        assert state.snapshot(KEY).stall == "No step for 40 s."
+        rig.cache.vanished(first)
+        rig.cache.observed(second)
+        assert state.snapshot(KEY).stall is None
+        rig.pod, passes = "uid of chief 2", len(rig.enqueued)
+        rig.report(step=1, stalled="No step for 40 s.")
+        assert state.snapshot(KEY).stall == "No step for 40 s."
+        assert len(rig.enqueued) == passes + 1
 
 
 async def test_a_report_of_another_layout_causes_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ async def test_of_a_thousand_forged_tokens_none_is_accepted(tmp_path: Path) -> N
             for place in chance.sample(range(len(genuine)), chance.randint(1, 3)):
                 genuine[place] = chance.choice([c for c in "ABCDEFGHabcdefgh0123456789-_." if c != genuine[place]])
             endpoint.reviewer.changes = {"authenticated": False}
-            assert not isinstance(await authenticate(KEY, f"Bearer {''.join(genuine)}"), str)
+            assert isinstance(await authenticate(KEY, f"Bearer {''.join(genuine)}"), Refusal)
 
 
 async def test_other_jobs_are_not_reachable_with_a_token(tmp_path: Path) -> None:

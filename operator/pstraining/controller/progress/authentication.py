@@ -56,6 +56,15 @@ class Claims:
 
 
 @dataclass(frozen=True)
+class AcceptedPod:
+    """The pod whose request is accepted."""
+
+    uid: str
+    """The uid of the job."""
+    pod_uid: str
+
+
+@dataclass(frozen=True)
 class Unreviewed:
     """A request whose token agrees with the cached objects, and has to be reviewed by the API server."""
 
@@ -97,8 +106,8 @@ class Authenticator:
         self._reviewed: OrderedDict[bytes, float] = OrderedDict()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
 
-    async def authenticate(self, key: Key, header: str, *, reads: bool = False) -> str | Refusal:
-        """Return the uid of the job whose progress the request may report, or whose history it may read.
+    async def authenticate(self, key: Key, header: str, *, reads: bool = False) -> AcceptedPod | Refusal:
+        """Return the pod that may report the progress of its job, or read the history.
 
         Args:
             key: the job that the request names.
@@ -112,10 +121,10 @@ class Authenticator:
         if not isinstance(found, Unreviewed):
             return found
         if await self._is_valid(found):
-            return found.uid
+            return AcceptedPod(found.uid, found.claims.pod_uid)
         return Refusal(401, "the API server does not accept the token")
 
-    def known(self, key: Key, header: str, *, reads: bool = False) -> str | Refusal | Unreviewed:
+    def known(self, key: Key, header: str, *, reads: bool = False) -> AcceptedPod | Refusal | Unreviewed:
         """Return the same as `authenticate` if no review is needed. It may be called in any thread.
 
         Args:
@@ -139,7 +148,7 @@ class Authenticator:
         audience, text = progress_audience(uid), token.strip()
         digest = hashlib.sha256(f"{audience}\0{text}".encode()).digest()
         if self._reviewed.get(digest, 0.0) > self._clock():
-            return uid
+            return AcceptedPod(uid, claims.pod_uid)
         return Unreviewed(uid, claims, text, audience, digest)
 
     async def _is_valid(self, request: Unreviewed) -> bool:

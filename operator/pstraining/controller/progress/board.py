@@ -11,13 +11,14 @@ import contextlib
 import heapq
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.progress.authentication import AcceptedPod
 from pstraining.core import progress
 from pstraining.core.progress import TrainerStatus
 from pstraining.kube.errors import ApiError, Conflict, NotFound
@@ -49,6 +50,8 @@ class _Job:
     """When the newest progress was reported."""
     stall: str | None = None
     """Why the job makes no steps; empty while it makes steps, None before its first report to this process."""
+    pod_uid: str = ""
+    """The uid of the pod that has sent the newest report."""
     written: dict[str, Any] | None = None
     written_at: float = 0.0
     """When the last write was due, in seconds of the clock; at most LATE_SECONDS before it began."""
@@ -90,22 +93,28 @@ class ProgressBoard:
         self._paced_until = 0.0
         """When all writes so far would have been sent at WRITES_PER_SECOND."""
 
-    def note(self, key: Key, uid: str, report: TrainerStatus) -> None:
-        """Receive a report for a job with this uid."""
+    def note(self, key: Key, sender: AcceptedPod, report: TrainerStatus) -> None:
+        """Receive a report of a pod for its job."""
         job = self._jobs.get(key)
         newest = progress.progress_of(report)
-        if job is None or job.uid != uid:
-            job = self._jobs[key] = _Job(uid, newest)
+        if job is None or job.uid != sender.uid:
+            job = self._jobs[key] = _Job(sender.uid, newest)
         job.newest, job.newest_at = newest, self._clock()
         self._schedule(key, job)
-        if job.stall != report.stalled:
-            job.stall = report.stalled
+        if (job.stall, job.pod_uid) != (report.stalled, sender.pod_uid):
+            job.stall, job.pod_uid = report.stalled, sender.pod_uid
             self._enqueue(key)
 
-    def stall(self, key: Key, uid: str) -> str | None:
-        """Return why the job with this uid makes no steps; empty while it makes steps, None without a report."""
+    def stall(self, key: Key, uid: str, pods: Collection[str]) -> str | None:
+        """Return why the job with this uid makes no steps; empty while it makes steps, None without a report.
+
+        Args:
+            key: the job.
+            uid: the job's uid.
+            pods: the uids of its pods. A report of an earlier pod says nothing about the attempt that replaces it.
+        """
         job = self._jobs.get(key)
-        return job.stall if job is not None and job.uid == uid else None
+        return job.stall if job is not None and job.uid == uid and job.pod_uid in pods else None
 
     def forget(self, key: Key) -> None:
         """Drop a deleted job."""

@@ -25,7 +25,7 @@ from pstraining.api.numbers import number
 from pstraining.api.summary import HEADER_WHOLE, LogEnd
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.progress.authentication import Authenticator, Refusal, Unreviewed
+from pstraining.controller.progress.authentication import AcceptedPod, Authenticator, Refusal, Unreviewed
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.controller.progress.usage_board import UsageBoard
@@ -110,8 +110,8 @@ class ProgressServer:
         if isinstance(found, Unreviewed):
             return None
 
-        def note(key: Key, uid: str, report: TrainerStatus) -> None:
-            loop.call_soon_threadsafe(self._board.note, key, uid, report)
+        def note(key: Key, sender: AcceptedPod, report: TrainerStatus) -> None:
+            loop.call_soon_threadsafe(self._board.note, key, sender, report)
 
         return self._taken(key, found, body, note)
 
@@ -121,26 +121,30 @@ class ProgressServer:
         if isinstance(found, Refusal):
             return found
         try:
-            refused = self._usage.note(key, found, orjson.loads(body))
+            refused = self._usage.note(key, found.uid, orjson.loads(body))
         except ValueError:
             return Refusal(400, "the body is not JSON")
         return Refusal(422, refused) if refused else b"{}"
 
-    async def _reporter(self, key: Key, authorization: str) -> str | Refusal:
-        """Return the uid of the job that a request may report for."""
+    async def _reporter(self, key: Key, authorization: str) -> AcceptedPod | Refusal:
+        """Return the pod that may report for its job."""
         try:
             return await self._authenticator.authenticate(key, authorization)
         except ApiError as error:
             return Refusal(503, f"the token could not be reviewed: {error.message}")
 
     def _taken(
-        self, key: Key, found: str | Refusal, body: bytes, note: Callable[[Key, str, TrainerStatus], object]
+        self,
+        key: Key,
+        found: AcceptedPod | Refusal,
+        body: bytes,
+        note: Callable[[Key, AcceptedPod, TrainerStatus], object],
     ) -> bytes | Refusal:
         """Count and note a report; return the answer's body, or the refusal.
 
         Args:
             key: the job.
-            found: the uid of the job that the request may report for.
+            found: the pod that may report for its job.
             body: the report.
             note: notes the report.
         """
