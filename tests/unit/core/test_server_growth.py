@@ -19,6 +19,7 @@ from tests.support.builders import job
 from tests.support.growing_world import MAXIMUM, MEASURES, growing, grown, kill, later, report, sized, use
 from tests.support.queued_world import queued
 from tests.support.simulation import World
+from tests.unit.core.test_resizing import kubelet, pods_of
 
 CHECKPOINT = {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}
 POLICY = {"role": "ps", "maxAllowed": {"memory": "1Gi"}, "maxReplicas": 8}
@@ -119,6 +120,25 @@ def test_a_largest_limit_that_is_refused_is_tried_again_after_ten_minutes() -> N
     use(world, "ps", 1024)
     world.settle()
     assert (grown(world, "ps")["grownMemory"], servers(world)) == ("2Gi", 4)
+
+
+@pytest.mark.parametrize(("most", "number"), [(8, 4), (2, 2)])
+def test_servers_are_added_where_no_node_grants_more_memory(most: int, number: int) -> None:
+    policy = {**POLICY, "maxAllowed": {"memory": "16Gi"}, "maxReplicas": most}
+    world = full(autoscaling={"mode": "Full", "rolePolicies": [policy]})
+    use(world, "ps", 900)
+    world.reconcile()
+    world.reconcile()
+    assert (grown(world, "ps")["grownMemory"], servers(world)) == ("1536Mi", 2)
+    kubelet(world, pods_of(world, "ps")[0], "Infeasible", "Node didn't have enough capacity: memory")
+    world.reconcile()
+    kubelet(world, pods_of(world, "ps")[0])
+    world.settle()
+    assert servers(world) == number
+    assert "grownMemory" not in grown(world, "ps")
+    cause = "digits-ps-0 uses 900Mi, 88 % of its memory limit, and a node can grant no larger one"
+    assert added(world) == ([f"ps: {cause}: ps.replicas 2 -> 4."] if number > 2 else [])
+    assert ("GrowthRefused" in [e.reason for e in world.reported]) is (number == 2)
 
 
 @pytest.mark.parametrize(("used", "number"), [(849, 2), (850, 3), (1000, 4)])

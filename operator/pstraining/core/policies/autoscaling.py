@@ -100,8 +100,9 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
         if autoscaling.grows and not is_suspended:
             former, sizing = sizing, _adapted(facts, sizing, usage, refused)
             adds = role == names.PS and autoscaling.mode is AutoscalingMode.FULL and not facts.queue.decides
-            if adds and not _is_tried(facts, former, sizing):
-                sizing = server_growth.adapted(facts, sizing, usage)
+            is_withdrawn = grown_sizes.infeasible(former, facts.snapshot, facts.now) is not None
+            if adds and (is_withdrawn or not _is_tried(facts, former, sizing)):
+                sizing = server_growth.adapted(facts, sizing, usage, is_withdrawn=is_withdrawn)
         if sizing != RoleSizing(role=role):
             found.append(sizing)
     return found

@@ -1,6 +1,7 @@
 """When are parameter servers added, in mode Full of `spec.autoscaling`?
 
     memory    a server uses half of the largest memory limit that it may have; this limit is set first
+              a node can never grant the memory that a server needs
     CPU       the busiest server has used 85 % of its CPU limit for five minutes
 
 A server that stays holds its part of both layouts for a while, or its part and the copy that is saved. With the new
@@ -48,20 +49,21 @@ def next_number(servers: int, most: int, factor: Decimal) -> int:
     return min(max(servers + 1, needed), 2 * servers, most)
 
 
-def adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> RoleSizing:
+def adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, *, is_withdrawn: bool) -> RoleSizing:
     """Return the sizing of the parameter servers, with the number of servers that the job needs now.
 
     Args:
         facts: the facts of this pass, of a job in mode Full.
         sizing: the sizing, with the memory limit that the servers need.
         usage: the servers' resource usage; None if it is not known.
+        is_withdrawn: whether this pass withdraws a larger memory limit, which a node can never grant.
     """
     servers, most = facts.resharding.current, _most(facts)
     if servers >= most:
         return sizing
-    need = None if usage is None else _need(facts, sizing, usage)
+    need = None if usage is None else _need(facts, sizing, usage, is_withdrawn=is_withdrawn)
     # The largest memory limit was set for this change, so the time between two changes of memory does not count.
-    is_prepared = sizing.grown_from is not None
+    is_prepared = sizing.grown_from is not None or is_withdrawn
     # Servers can still be added, so the maximum of their memory needs no report.
     sizing = sizing.model_copy(update={"at_maximum": False})
     is_rested = is_prepared or grown_sizes.is_rested(sizing, facts.now)
@@ -121,16 +123,18 @@ def _has_just_changed(facts: Facts) -> bool:
     return found.reason == Reason.RESCALED and facts.now - found.last_transition_time < grown_sizes.REST
 
 
-def _need(facts: Facts, sizing: RoleSizing, usage: RoleUsage) -> tuple[Decimal, str] | None:
+def _need(facts: Facts, sizing: RoleSizing, usage: RoleUsage, *, is_withdrawn: bool) -> tuple[Decimal, str] | None:
     """Return the use as a multiple of the aim, and the cause for more servers; None if they suffice."""
     size = facts.sizes[names.PS].text
     memory, cpu = sizes.limit_of(size), sizes.cpu_limit_of(size)
     if memory is not None:
         share = usage.memory / memory
         is_high = not facts.snapshot.installation.resizes_pods and share >= MEMORY_SHARE
-        if sizing.at_maximum or is_high:
+        if sizing.at_maximum or is_high or is_withdrawn:
             used = sizes.memory_text(sizes.whole_mebibytes(Decimal(usage.memory)))
-            cause = f"{usage.pod} uses {used}, {100 * share:.0f} % of the largest memory limit that it may have"
+            largest = "its memory limit, and a node can grant no larger one"
+            limit = largest if is_withdrawn else "the largest memory limit that it may have"
+            cause = f"{usage.pod} uses {used}, {100 * share:.0f} % of {limit}"
             return max(share, MEMORY_SHARE) / MEMORY_AIM, cause
     if cpu is not None and usage.mean_cpu is not None:
         share = Decimal(usage.mean_cpu) / (1000 * cpu)
