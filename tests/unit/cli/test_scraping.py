@@ -58,3 +58,18 @@ def test_tasks_are_scraped_until_an_answer_is_denied_or_late(
     monkeypatch.setattr(cluster, "metrics", fail)
     assert scraping.devices_of(cluster, tasks_of(job(), pods)) == {}
     assert asked == [scraping.PATIENCE_SECONDS] * number
+
+
+def test_a_large_job_is_asked_for_its_devices_for_some_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scraping, "AT_ONCE", 1)
+    pods, now = [pod("worker", index) for index in range(100)], [0.0]
+    cluster = WithJobs(pods=pods)
+
+    def slow(namespace: str, pod: str, port: int, seconds: float = 60) -> str:
+        now[0] += 1.5
+        return CPU
+
+    monkeypatch.setattr(cluster, "metrics", slow)
+    found = scraping.devices_of(cluster, tasks_of(job(), pods), lambda: now[0])
+    assert len(found) == 4
+    assert now == [6.0]

@@ -1,6 +1,7 @@
 """Scrapes tasks' metrics through the API server, and reports the reasons for failures."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -17,6 +18,8 @@ AT_ONCE: Final = 16
 """Maximum number of concurrent scrapes."""
 PATIENCE_SECONDS: Final = 2.0
 """Timeout of a task's metrics in commands that only show its devices."""
+LOOK_SECONDS: Final = 5.0
+"""Seconds after which such a command asks no further task: a job may have thousands."""
 
 
 def trains(task: TaskPod) -> bool:
@@ -24,17 +27,24 @@ def trains(task: TaskPod) -> bool:
     return task.pod.role in (TaskRole.CHIEF, TaskRole.WORKER) and not task.pod.terminal
 
 
-def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, dict[str, int]]:
+def devices_of(
+    cluster: ClusterClient, tasks: Sequence[TaskPod], clock: Callable[[], float] = time.monotonic
+) -> dict[str, dict[str, int]]:
     """Return the number of devices that each task computes on, by the pod's uid and by type: {"GPU": 2}.
 
     Tasks that do not report it are left out. The first denied or timed-out request ends the scrapes, because the other
-    ones would also fail.
+    ones would also fail. So does the end of LOOK_SECONDS.
+
+    Args:
+        cluster: the cluster.
+        tasks: the tasks.
+        clock: monotonic seconds.
     """
-    unreachable = threading.Event()
+    unreachable, until = threading.Event(), clock() + LOOK_SECONDS
 
     def look(task: TaskPod) -> dict[str, int]:
         port = _port(task)
-        if isinstance(port, str) or unreachable.is_set():
+        if isinstance(port, str) or unreachable.is_set() or clock() >= until:
             return {}
         try:
             return compute_devices(read(_text(cluster, task, port, PATIENCE_SECONDS))) or {}
