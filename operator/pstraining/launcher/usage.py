@@ -119,7 +119,7 @@ class RoleHistory:
     """The figures of one role over the last rounds."""
 
     def __init__(self) -> None:
-        self._memory: deque[tuple[float, int]] = deque(maxlen=TREND_ROUNDS + 1)
+        self._memory: deque[tuple[float, dict[str, int]]] = deque(maxlen=TREND_ROUNDS + 1)
         self._cpu: deque[tuple[float, float]] = deque(maxlen=CPU_SAMPLES[1])
         self._before: dict[str, tuple[float, float]] = {}
 
@@ -132,7 +132,7 @@ class RoleHistory:
             now: monotonic seconds.
         """
         largest = max(answers, key=lambda each: (_share(each), each["memoryBytes"]))
-        self._memory.append((now, max(each["memoryBytes"] for each in answers)))
+        self._memory.append((now, {each["pod"]: each["memoryBytes"] for each in answers}))
         self._add_cpu(answers, now)
         killed = [each for each in answers if each["oomAgeSeconds"] is not None]
         newest = min(killed, key=lambda each: float(each["oomAgeSeconds"]), default=None)
@@ -142,7 +142,7 @@ class RoleHistory:
             "memoryBytes": largest["memoryBytes"],
             "peakBytes": max(each["peakBytes"] for each in answers),
             "limitBytes": largest["limitBytes"],
-            "growthBytesPerSecond": self._growth(),
+            "growthBytesPerSecond": self._growth(largest["pod"]),
             "cpuMillicores": self._cpu_percentile(),
             "meanCpuMillicores": self._cpu_mean(now),
             "oomPod": None if newest is None else newest["pod"],
@@ -150,8 +150,10 @@ class RoleHistory:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def _growth(self) -> int | None:
-        (began, first), (ended, last) = self._memory[0], self._memory[-1]
+    def _growth(self, pod: str) -> int | None:
+        """Return the growth of a pod that has just answered; others, or it, may not have answered before."""
+        found = [(at, memory[pod]) for at, memory in self._memory if pod in memory]
+        (began, first), (ended, last) = found[0], found[-1]
         return int(max(0.0, (last - first) / (ended - began))) if ended > began else None
 
     def _add_cpu(self, answers: Sequence[Figures], now: float) -> None:

@@ -97,6 +97,15 @@ def test_growth_is_measured_over_the_last_half_minute() -> None:
     assert history.add("ps", [figures(memory=10)], 40.0)["growthBytesPerSecond"] == 0, "a shrinking usage is no growth"
 
 
+def test_growth_is_that_of_the_largest_pod_which_may_not_always_answer() -> None:
+    history, small, large = RoleHistory(), figures("p-0", 100), figures("p-1", 900)
+    rounds = [
+        history.add("ps", answers, 5.0 * i) for i, answers in enumerate(([small], [small, large], [small, large]))
+    ]
+    assert "growthBytesPerSecond" not in rounds[1], "one measurement of this pod shows no growth"
+    assert rounds[2]["growthBytesPerSecond"] == 0
+
+
 def test_cpu_is_the_95th_percentile_and_a_restarted_container_begins_at_0() -> None:
     history = RoleHistory()
     seconds = 0.0
