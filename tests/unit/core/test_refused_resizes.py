@@ -3,8 +3,9 @@
 import pytest
 
 from pstraining.core.actions import Resize
-from tests.support.simulation import phase
-from tests.unit.core.test_resizing import LARGE, pods_of, report, sized
+from tests.support.growing_world import growing, grown, reasons, use
+from tests.support.simulation import World, phase
+from tests.unit.core.test_resizing import LARGE, kubelet, memory, pods_of, report, sized
 
 POD = 'pods "digits-worker-0-0-15" is forbidden:'
 OF_NEW_PODS_TOO = (
@@ -36,3 +37,56 @@ def test_a_worker_is_replaced_if_only_a_running_pod_cannot_get_the_size() -> Non
     world.edit({"worker": {"resources": LARGE}})
     world.settle()
     assert uids.isdisjoint(p["metadata"]["uid"] for p in pods_of(world, "worker"))
+
+
+def requests(world: World, passes: int) -> int:
+    """Run some passes, each after an event, and return the number of resizes that were requested."""
+    before = len(world.writes)
+    for _ in range(passes):
+        world.reconcile()
+    return sum(kind == "Resize" for kind, _, _ in world.writes[before:])
+
+
+def test_a_refused_size_is_not_requested_again_while_other_pods_wait_for_room() -> None:
+    world = sized()
+    world.edit({"ps": {"resources": LARGE}})
+    world.reconcile()
+    kubelet(world, pods_of(world, "ps")[0], "Deferred", "no room")
+    world.refuse = lambda action: f"{POD} exceeded quota: team" if isinstance(action, Resize) else ""
+    world.edit({"worker": {"resources": LARGE}})
+    assert requests(world, 1) == 1
+    writes = world.status_writes
+    assert requests(world, 6) == 0
+    assert world.status_writes == writes
+    assert report(world) == ("False", "ResizeRefused")
+
+
+def test_a_refused_size_is_not_requested_again_while_a_worker_is_replaced() -> None:
+    world = sized()
+    world.refuse = lambda action: "memory limits cannot be decreased" if isinstance(action, Resize) else ""
+    world.edit({"worker": {"resources": LARGE}})
+    assert requests(world, 1) == 1
+    world.reconcile()
+    assert [p["metadata"]["labels"]["pstraining.dev/index"] for p in pods_of(world, "worker")] == ["1"]
+    world.reconcile()
+    writes = world.status_writes
+    assert requests(world, 6) == 0, "the new pod of worker 0 takes a while to start"
+    assert world.status_writes == writes
+    message = world.condition("Resizing")["message"]
+    assert message.endswith("memory limits cannot be decreased. Workers get it by a restart, one at a time.")
+
+
+@pytest.mark.parametrize("refused", ["chief", ""])
+def test_memory_grows_although_the_size_of_another_role_is_refused(refused: str) -> None:
+    world = growing()
+    world.refuse = lambda action: "exceeded quota: q" if isinstance(action, Resize) and refused in action.name else ""
+    world.edit({"chief": {"resources": {"limits": {"memory": "2Gi"}}}})
+    world.settle()
+    assert report(world)[1] == "ResizeRefused"
+    use(world, "worker", 900)
+    world.settle()
+    assert report(world)[1] == "ResizeRefused"
+    grows = bool(refused)
+    assert set(memory(world, "worker")) == {"1536Mi" if grows else None}
+    assert ("grownMemory" in grown(world, "worker")) is grows
+    assert reasons(world) == (["MemoryGrown"] if grows else ["MemoryGrown", "GrowthRefused"])

@@ -334,7 +334,4 @@ def _taken_back(facts: Facts, refused: Outcome) -> str:
     if not isinstance(action, Resize):
         return ""
     pod = next((pod for pod in facts.snapshot.pods if pod.uid == action.uid), None)
-    sizing = next((s for s in facts.status.autoscaling if pod is not None and s.role == pod.role), None)
-    if pod is None or sizing is None or sizing.grown_from is None or not grown_sizes.is_trial(sizing, facts.now):
-        return ""
-    return pod.role if sizes.limit_of(pod.size) == parse(sizing.grown_from) else ""
+    return pod.role if pod is not None and grown_sizes.is_tried_on(pod, facts.status, facts.now) else ""

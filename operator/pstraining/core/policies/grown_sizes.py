@@ -14,7 +14,7 @@ from pstraining.api import names
 from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.snapshot import ResizeState, Snapshot
+from pstraining.core.snapshot import Pod, ResizeState, Snapshot
 from pstraining.resources import pods, sizes
 from pstraining.resources.layout import with_shards
 from pstraining.resources.resource_requests import parse
@@ -93,3 +93,11 @@ def is_rested(sizing: RoleSizing, now: datetime) -> bool:
 def is_trial(sizing: RoleSizing, now: datetime) -> bool:
     """Whether the newest size is so new that it is withdrawn if it is refused or cannot be granted."""
     return sizing.grown_time is not None and now - sizing.grown_time <= TRIAL
+
+
+def is_tried_on(pod: Pod, status: PSTrainingJobStatus, now: datetime) -> bool:
+    """Whether a pod is to get the newest memory limit of its role, which is withdrawn if the API server refuses it."""
+    sizing = next((s for s in status.autoscaling if s.role == pod.role), None)
+    if sizing is None or sizing.grown_from is None or not is_trial(sizing, now):
+        return False
+    return sizes.limit_of(pod.size) == parse(sizing.grown_from)

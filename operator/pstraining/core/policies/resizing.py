@@ -25,7 +25,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core.actions import Action, Delete, Kind, Manifest, Outcome, Replace, Resize
 from pstraining.core.facts import Facts
-from pstraining.core.policies import durability
+from pstraining.core.policies import durability, grown_sizes
 from pstraining.core.snapshot import Child, Pod, ResizeState
 from pstraining.resources import sizes, standbys
 
@@ -65,6 +65,8 @@ def obstacle(facts: Facts, pod: Pod) -> str:
     size = facts.sizes[pod.role]
     if (refusal := sizes.refusal(pod.size, size.text, size.spec, pod.main)) != "":
         return refusal
+    if grown_sizes.is_tried_on(pod, facts.status, facts.now):  # it is withdrawn if it is refused, too
+        return ""
     refused = _refused(facts, pod.role)
     return "" if refused is None else refused.message
 
@@ -81,8 +83,7 @@ def way(facts: Facts, pod: Pod) -> Way:
     if pod.role == names.PS:
         never_started = not (pod.container.running or pod.container.restarts or pod.container.terminated)
         return Way.REPLACED if has_standby or never_started else Way.KEPT
-    has_duty = not facts.job.spec.chief.enabled and pod.index == 0
-    return Way.REPLACED if pod.role == names.WORKER and not has_duty else Way.KEPT
+    return Way.REPLACED if _is_replaceable(facts, pod) else Way.KEPT
 
 
 def is_resized_in_place(facts: Facts, pod: Pod) -> bool:
@@ -161,8 +162,15 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
     if refused is not None:
         action = refused.action
         reason = Reason.RESIZE_REFUSED if isinstance(action, Resize) else Reason.UPDATE_REFUSED
-        return False, reason, f"The new size of {action.kind} {action.name} was refused: {refused.message}"
+        message = f"The new size of {action.kind} {action.name} was refused: {refused.message}"
+        is_of_running_pods = isinstance(action, Resize) and _OF_NEW_PODS_TOO.search(refused.message) is None
+        if is_of_running_pods and any(_is_replaceable(facts, pod) for pod in _unfit(facts)):
+            message = f"{message.removesuffix('.')}. Workers get it by a restart, one at a time."
+        return False, reason, message
     unfit = _unfit(facts)
+    if unfit and stored is not None and stays_refused(stored, facts.snapshot.generation):
+        # Without this memory the size would be requested again, whatever other pods wait for.
+        return False, stored.reason, stored.message
     under_way = [pod for pod in facts.snapshot.pods if pod.resize in _UNDER_WAY and not pod.deleting]
     if not unfit and not under_way:
         return None if stored is None else (False, Reason.RESIZED, "")
@@ -226,6 +234,11 @@ def _unfit(facts: Facts) -> list[Pod]:
         return infeasible or has_other_size(facts, pod)
 
     return [pod for pod in facts.snapshot.pods if is_unfit(pod)]
+
+
+def _is_replaceable(facts: Facts, pod: Pod) -> bool:
+    """Whether a pod is that of a worker without the chief's duties."""
+    return pod.role == names.WORKER and (facts.job.spec.chief.enabled or pod.index != 0)
 
 
 def _ends(facts: Facts, pod: Pod) -> bool:
