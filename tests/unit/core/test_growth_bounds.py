@@ -11,7 +11,7 @@ from pstraining.core.usage import RoleUsage
 from tests.support.builders import deep_merge
 from tests.support.growing_world import MIB, growing, grown, kill, later, reasons, report, sized, use
 from tests.support.simulation import running
-from tests.unit.core.test_resizing import memory
+from tests.unit.core.test_resizing import kubelet, memory, pods_of
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,28 @@ def test_after_a_withdrawn_growth_a_smaller_size_of_the_spec_applies() -> None:
     world.edit({"ps": {"resources": sized(512)}})
     world.settle()
     assert set(memory(world, "ps")) == {"512Mi"}
+
+
+@pytest.mark.parametrize("mode", ["Off", "Recommend"])
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_growth_is_withdrawn_although_the_mode_has_changed_meanwhile(mode: str, is_refused: bool) -> None:
+    world = growing()
+    use(world, "worker", 900)
+    world.reconcile()
+    world.edit({"autoscaling": {"mode": mode}})
+    if is_refused:
+        world.refuse = lambda action: "exceeded quota" if isinstance(action, Resize) else ""
+    else:
+        world.reconcile()
+        kubelet(world, pods_of(world, "worker")[0], "Infeasible", "no capacity")
+        world.reconcile()
+        kubelet(world, pods_of(world, "worker")[0])
+    world.settle()
+    later(world, minutes=5)
+    world.settle()
+    assert set(memory(world, "worker")) == {None if is_refused else "1024Mi"}
+    assert "grownMemory" not in grown(world, "worker")
+    assert reasons(world) == ["MemoryGrown", "GrowthRefused"]
 
 
 def test_a_kill_by_the_clock_of_a_node_that_is_ahead_is_one_change() -> None:

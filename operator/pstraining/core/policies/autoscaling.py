@@ -91,7 +91,7 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
     if autoscaling.mode is AutoscalingMode.OFF:
         # Running pods keep their size: with less memory they would be killed at once.
         kept = [] if is_suspended else [s for s in stored if s.grown_memory is not None or s.grown_replicas is not None]
-        return [_without_measurements(sizing) for sizing in kept]
+        return [_without_measurements(_withdrawn(facts, sizing, refused) or sizing) for sizing in kept]
     before = {sizing.role: sizing for sizing in stored}
     found = []
     for role in names.ROLES:
@@ -103,6 +103,8 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
             is_withdrawn = grown_sizes.infeasible(former, facts.snapshot, facts.now) is not None
             if adds and (is_withdrawn or not _is_tried(facts, former, sizing)):
                 sizing = server_growth.adapted(facts, sizing, usage, is_withdrawn=is_withdrawn)
+        elif not is_suspended:
+            sizing = _withdrawn(facts, sizing, refused) or sizing
         if sizing != RoleSizing(role=role):
             found.append(sizing)
     return found
@@ -202,13 +204,8 @@ def _measured(sizing: RoleSizing, usage: RoleUsage | None) -> RoleSizing:
 
 def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused: Outcome | None) -> RoleSizing:
     """Return a role's sizing with the limit that it needs now."""
-    problem = grown_sizes.infeasible(sizing, facts.snapshot, facts.now)
-    if problem is None and refused is not None and _taken_back(facts, refused) == sizing.role:
-        problem = refused.message
-    if problem is not None:
-        message = f"The memory limit {sizing.grown_memory} cannot be granted: {problem}"
-        updates = {"grown_memory": _former(facts, sizing), "grown_from": None, "message": message}
-        return sizing.model_copy(update={**updates, "at_maximum": False})
+    if (withdrawn := _withdrawn(facts, sizing, refused)) is not None:
+        return withdrawn
     limit, maximum = sizes.limit_of(facts.sizes[sizing.role].text), facts.job.spec.autoscaling.maximum(sizing.role)
     if limit is None or maximum is None or _held(facts) is not None or _is_being_resized(facts, sizing.role):
         return sizing
@@ -226,6 +223,21 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
         is_full = needed is not None or (sizing.at_maximum and parse(maximum) <= limit and _is_high(usage, limit))
         return sizing.model_copy(update={"at_maximum": is_full})
     return _grown(facts, sizing, usage, (limit, needed), killed)
+
+
+def _withdrawn(facts: Facts, sizing: RoleSizing, refused: Outcome | None) -> RoleSizing | None:
+    """Return a role's sizing without a growth that is refused or cannot be granted; None if there is none.
+
+    The mode may have changed since it grew.
+    """
+    problem = grown_sizes.infeasible(sizing, facts.snapshot, facts.now)
+    if problem is None and refused is not None and _taken_back(facts, refused) == sizing.role:
+        problem = refused.message
+    if problem is None:
+        return None
+    message = f"The memory limit {sizing.grown_memory} cannot be granted: {problem}"
+    updates = {"grown_memory": _former(facts, sizing), "grown_from": None, "message": message, "at_maximum": False}
+    return sizing.model_copy(update=updates)
 
 
 def _former(facts: Facts, sizing: RoleSizing) -> str | None:
