@@ -90,3 +90,21 @@ def test_memory_grows_although_the_size_of_another_role_is_refused(refused: str)
     assert set(memory(world, "worker")) == {"1536Mi" if grows else None}
     assert ("grownMemory" in grown(world, "worker")) is grows
     assert reasons(world) == (["MemoryGrown"] if grows else ["MemoryGrown", "GrowthRefused"])
+
+
+def test_the_error_of_a_kubelet_that_cannot_apply_a_size_is_reported() -> None:
+    """Kubernetes 1.34 does so for a memory limit below the present use."""
+    world = sized()
+    world.edit({"chief": {"resources": LARGE}})
+    world.reconcile()
+    (chief,) = pods_of(world, "chief")
+    kubelet(world, chief, "Error", "the limit is below the current usage", kind="PodResizeInProgress")
+    world.settle()
+    assert report(world) == ("True", "ResizeInProgress")
+    why = (
+        f"The kubelet of {chief['metadata']['name']} has failed, and tries again: the limit is below the current usage"
+    )
+    assert world.condition("Resizing")["message"].endswith(f"no container restarts. {why}")
+    kubelet(world, chief)
+    world.settle()
+    assert report(world) == ("False", "Resized")

@@ -185,6 +185,8 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         return True, Reason.RESIZE_DEFERRED, f"{_named(deferred)} wait for room on their nodes: {message}"
     if any(way(facts, pod) is Way.IN_PLACE for pod in unfit) or (under_way and _has_begun(stored)):
         message = f"{_named([*unfit, *under_way])} are resized in place; no container restarts."
+        if (failing := next((pod for pod in under_way if pod.resize_message), None)) is not None:
+            message += f" The kubelet of {failing.name} has failed, and tries again: {failing.resize_message}"
         return True, Reason.RESIZE_IN_PROGRESS, message
     held = next((found for pod in kept if (found := _refused(facts, pod.role)) is not None), None)
     if held is not None:
