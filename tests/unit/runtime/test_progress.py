@@ -138,6 +138,16 @@ def test_training_is_stalled_after_ten_times_the_usual_time() -> None:
     assert stall.observe(51, range(4), 4) == "", "training continues"
 
 
+def test_a_stall_names_the_usual_time_of_slow_steps_in_seconds() -> None:
+    clock = Clock()
+    stall = StallDetector(clock)
+    for step in range(3):
+        assert stall.observe(step, range(4), 4) == ""
+        clock.now += 124.0
+    clock.now += 10 * 124.0
+    assert "10 times the usual 124 s;" in stall.observe(2, range(4), 4), "not 1.2e+02 s"
+
+
 def test_fast_steps_and_a_first_step_are_not_a_stall() -> None:
     clock = Clock()
     stall = StallDetector(clock)

@@ -191,8 +191,9 @@ class StallDetector:
         waited = now - self._since
         if self._usual is None or waited < max(STALL_SECONDS, STALL_TIMES * self._usual):
             return ""
+        usual = f"{self._usual:.0f}" if self._usual >= 10 else f"{self._usual:.2g}"
         return (
-            f"No step since step {step} for more than {STALL_TIMES} times the usual {self._usual:.2g} s; "
+            f"No step since step {step} for more than {STALL_TIMES} times the usual {usual} s; "
             f"{_missing(sorted(set(range(workers)).difference(present)), workers)}."
         )
 
