@@ -164,7 +164,7 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         reason = Reason.RESIZE_REFUSED if isinstance(action, Resize) else Reason.UPDATE_REFUSED
         message = f"The new size of {action.kind} {action.name} was refused: {refused.message}"
         is_of_running_pods = isinstance(action, Resize) and _OF_NEW_PODS_TOO.search(refused.message) is None
-        if is_of_running_pods and any(_is_replaceable(facts, pod) for pod in _unfit(facts)):
+        if is_of_running_pods and any(_is_replaceable(facts, p) for p in facts.snapshot.pods if p.name == action.name):
             message = f"{message.removesuffix('.')}. Workers get it by a restart, one at a time."
         return False, reason, message
     unfit = _unfit(facts)
