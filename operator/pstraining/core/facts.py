@@ -8,7 +8,7 @@ Facts and decide on actions. No policy is of both kinds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
@@ -135,7 +135,11 @@ class Facts:
     @cached_property
     def attempts(self) -> Mapping[str, Attempts]:
         """The attempts of the chief and of the evaluator, by role."""
-        return {role: attempts.observed(self.job, self.snapshot, self.status, role) for role in names.ATTEMPT_LABELS}
+        found = {role: attempts.observed(self.job, self.snapshot, self.status, role) for role in names.ATTEMPT_LABELS}
+        # With hot standbys, the next layout is recorded while the Job of a chief that has succeeded still exists.
+        if found[names.CHIEF].newest < self.resharding.term:
+            found[names.CHIEF] = replace(found[names.CHIEF], succeeded=False)
+        return found
 
     @property
     def chief(self) -> Attempts:

@@ -227,3 +227,32 @@ def test_a_job_without_hot_standbys_has_no_evidence() -> None:
     assert (world.job or {})["status"]["restarts"] == 1
     recorded = world.children["StatefulSet", "digits-ps"]["metadata"]["annotations"]
     assert names.ANNOTATION_LAYOUT_TERM not in recorded
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_chief_that_has_succeeded_leads_again_on_other_servers(servers: int) -> None:
+    """Its last checkpoint has the whole state, and it saves no other one."""
+    world = running(**deep_merge(SPEC, {"successPolicy": "AllWorkers"}))
+    world.end("chief")
+    world.settle()
+    world.edit({"ps": {"replicas": servers}})
+    world.settle()
+    assert (layout(world), world.names_of("Job")) == ((2, 2 * servers), ["digits-chief-2"])
+    assert (rescaling(world), phase(world)) == (("False", "Rescaled"), "Running")
+    world.end("chief", term=2)
+    world.settle()
+    assert world.job is not None
+    assert (world.job["status"]["chief"]["succeeded"], world.names_of("Job")) == (1, ["digits-chief-2"])
+
+
+def test_a_chief_that_has_succeeded_leads_again_although_its_pod_is_gone() -> None:
+    world = running(**deep_merge(SPEC, {"successPolicy": "AllWorkers"}))
+    world.end("chief")
+    world.settle()
+    world.children["Job", "digits-chief-1"]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    world.pods = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] != "chief"}
+    world.edit({"ps": {"replicas": 1}})
+    for _ in range(4):
+        world.reconcile()
+    assert layout(world) == (2, 2)
+    assert "digits-chief-2" in world.names_of("Job")

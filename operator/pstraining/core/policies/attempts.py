@@ -125,7 +125,7 @@ def _has_succeeded(
 
 def _newest_is_over(attempts: Attempts, snapshot: Snapshot) -> bool:
     child = attempts.jobs.get(attempts.newest)
-    if child is None or child.deleting or child.true_condition("Failed") is not None:
+    if child is None or child.deleting or any(child.true_condition(end) for end in ("Failed", "Complete")):
         return True
     pods = [p for p in snapshot.pods_of(attempts.role) if p.term == attempts.newest]
     return bool(pods) and all(p.over for p in pods)

@@ -29,9 +29,9 @@ the state may be on the servers of the next layout alone. The StatefulSet is ann
 before the cluster map lists them.
 
 Hot standbys have every acknowledged update, so their state is only discarded once the next layout's servers have it, or
-it is saved. The chief reports the former, and proves the latter by another exit code. If the chief ends otherwise, or
-cannot save the state, the layout does not change and training continues. Without a chief, or a checkpoint that outlives
-its pod, all pods are replaced.
+it is saved. The chief reports the former, and proves the latter by another exit code. A chief that has succeeded has
+saved it, too: the next one leads the next layout. If the chief ends otherwise, or cannot save the state, the layout
+does not change and training continues. Without a chief, or a checkpoint that outlives its pod, all pods are replaced.
 
 Jobs that run with the launcher of a former version have no number; their pods are replaced. If a user has only changed
 the replicas of a StatefulSet, they are corrected.
@@ -170,6 +170,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
     saved = None
     if is_hot:
         saved = any(has_saved(job, p) and p.term == newest for p in snapshot.pods_of(names.CHIEF))
+        saved |= _has_succeeded(snapshot, newest)
         saved &= all(p.over for p in snapshot.pods_of(names.CHIEF))
     is_led = announced is not None and snapshot.reported_layout == (layout + 1, newest)
     step = next_step(current, wanted, running, leader_may_run=leader, saved=saved, led=is_led)
@@ -297,6 +298,17 @@ def _runs(pod: Pod) -> bool:
 def _can_save(job: PSTrainingJob) -> bool:
     """Whether the state that hot standbys hold can be saved for the next chief."""
     return job.spec.chief.enabled and not durability.why_lost(job.spec.checkpoint)
+
+
+def _has_succeeded(snapshot: Snapshot, term: int) -> bool:
+    """Whether the chief of a term has ended with exit code 0, after which no other save follows."""
+    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
+    if any(j.number(names.LABEL_TERM) == term and j.true_condition("Complete") for j in jobs):
+        return True
+    ends = (p.container.terminated for p in snapshot.pods_of(names.CHIEF) if p.term == term)
+    status = snapshot.typed_status
+    is_recorded = status.term == term and status.chief.succeeded > 0
+    return is_recorded or any(end is not None and end.exit_code == 0 for end in ends)
 
 
 def _newest(snapshot: Snapshot) -> int:
