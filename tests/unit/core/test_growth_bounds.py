@@ -180,3 +180,15 @@ def test_a_kill_by_the_clock_of_a_node_that_is_ahead_is_one_change() -> None:
         later(world, seconds=20)
     assert set(memory(world, "ps")) == {"2Gi"}
     assert reasons(world) == ["MemoryDoubled"]
+
+
+def test_the_condition_names_no_maximum_below_the_present_limit() -> None:
+    world = growing(worker={"resources": sized(8192)}, chief={"resources": sized(4096)})
+    assert report(world) == ("False", "NotMeasured")
+    use(world, "ps", 100)
+    world.settle()
+    assert report(world) == ("True", "MemoryMayGrow")
+    assert world.condition("Autoscaling")["message"] == (
+        "Memory limits may grow to: ps 4096Mi. chief keeps its limit of 4Gi, because its maximum is 4096Mi. "
+        "worker keeps its limit of 8Gi, because its maximum is 4096Mi."
+    )

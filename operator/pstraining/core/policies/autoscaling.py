@@ -146,8 +146,7 @@ def state(facts: Facts, stored: StatusCondition | None, found: list[RoleSizing])
     outlook = server_growth.outlook(facts)
     if full := [sizing for sizing in found if sizing.at_maximum]:
         return False, Reason.MAXIMUM_REACHED, " ".join(_full_message(facts, sizing) for sizing in full) + outlook
-    maxima = (f"{role} {facts.job.spec.autoscaling.maximum(role)}" for role in _growing(facts))
-    return True, Reason.MEMORY_MAY_GROW, f"Memory limits may grow to: {', '.join(maxima)}.{outlook}"
+    return True, Reason.MEMORY_MAY_GROW, _maxima(facts) + outlook
 
 
 def events(old: list[RoleSizing], new: list[RoleSizing]) -> Iterator[Event]:
@@ -326,6 +325,18 @@ def _growing(facts: Facts) -> list[str]:
     """Return the roles of the job that may grow."""
     present = {pod.role for pod in facts.snapshot.pods}
     return [r for r in names.ROLES if r in present and facts.job.spec.autoscaling.maximum(r) is not None]
+
+
+def _maxima(facts: Facts) -> str:
+    """Return up to which limits memory may grow, and which roles have a limit that is not below their maximum."""
+    grows, stays = [], []
+    for role in _growing(facts):
+        limit, maximum = sizes.limit_of(facts.sizes[role].text), facts.job.spec.autoscaling.maximum(role)
+        if limit is None or maximum is None or limit < parse(maximum):
+            grows.append(f"{role} {maximum}")
+        else:
+            stays.append(f"{role} keeps its limit of {sizes.memory_text(limit)}, because its maximum is {maximum}.")
+    return " ".join([f"Memory limits may grow to: {', '.join(grows)}."] * bool(grows) + stays)
 
 
 def _full_message(facts: Facts, sizing: RoleSizing) -> str:
