@@ -28,6 +28,20 @@ def test_the_default_number_of_standbys_is_no_request() -> None:
     assert wrong_with(with_defaults(job(spec=URI))) == []
 
 
+@pytest.mark.parametrize("mode", ["Warm", "Hot"])
+def test_no_standby_replaces_a_server_whose_failure_is_final(mode: str) -> None:
+    with_standbys = {"standby": {"mode": mode}, "restartPolicy": "Never"}
+    training = {"training": {"mode": "Sync"}}
+    assert said(ps=with_standbys, **training) == [
+        "warning spec.ps.restartPolicy: is Never, so a server whose program fails ends the job without a failover to "
+        "a standby; set OnFailure"
+    ]
+    assert said(ps={**with_standbys, "restartPolicy": "ExitCode"}, **training) == []
+    assert said(ps={"restartPolicy": "Never"}, **training) == []
+    rules = {"rules": [{"role": "ps", "action": "RestartReplica"}]}
+    assert said(ps=with_standbys, failurePolicy=rules, **training) == []
+
+
 @pytest.mark.parametrize(
     ("mode", "most", "message"),
     [

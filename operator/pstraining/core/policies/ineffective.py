@@ -181,10 +181,17 @@ def _resources_of_pods(spec: PSTrainingJobSpec) -> Iterator[Ineffective]:
 
 
 def _standbys(spec: PSTrainingJobSpec) -> Iterator[Ineffective]:
-    number = spec.ps.standby.replicas_per_shard
-    if number != 1 and spec.ps.standby.mode is StandbyMode.NONE:
+    """Yield a number of standbys without a mode, and a policy under which no standby replaces a server that fails."""
+    number, has_none = spec.ps.standby.replicas_per_shard, spec.ps.standby.mode is StandbyMode.NONE
+    if number != 1 and has_none:
         message = f"is {number}, but mode None has no standbys: set spec.ps.standby.mode to Warm or Hot, or remove it"
         yield Ineffective("spec.ps.standby.replicasPerShard", message)
+    if has_none or spec.ps.restart_policy is not RestartPolicy.NEVER:
+        return
+    rules = (rule for rule in spec.failure_policy.rules if rule.role in (None, names.PS))
+    if all(rule.action is FailureAction.FAIL_JOB for rule in rules):  # rules take precedence
+        message = "is Never, so a server whose program fails ends the job without a failover to a standby"
+        yield Ineffective("spec.ps.restartPolicy", f"{message}; set OnFailure")
 
 
 def _unused_claims(spec: PSTrainingJobSpec) -> Iterator[Ineffective]:
