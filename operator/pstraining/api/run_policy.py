@@ -138,7 +138,7 @@ class RunPolicy(ApiModel):
     suspend: bool = Field(
         default=False,
         description="Suspends the job. When true, the chief stops first and may save, then all other pods are "
-        "deleted; volumes stay. When false again, the pods are created again, and programs resume from the newest "
+        "deleted; volumes stay. When false again, all pods are created again, and programs resume from the newest "
         "checkpoint. Most templates can be changed only while the job is suspended. Default false.",
     )
     managed_by: str = Field(

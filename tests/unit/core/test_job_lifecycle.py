@@ -138,6 +138,35 @@ def test_after_a_stop_workers_that_have_succeeded_run_again(stopped: str) -> Non
     assert (phase(world), world.job["status"]["completedIndexes"]) == ("Running", "")
 
 
+@pytest.mark.parametrize("has_stopped", [False, True])
+@pytest.mark.parametrize(("policy", "failures"), [("Never", 1), ("OnFailure", 3)])
+def test_a_worker_that_was_given_up_runs_again_after_a_suspension(
+    policy: str, failures: int, *, has_stopped: bool
+) -> None:
+    world = running(
+        worker={"replicas": 3, "minReplicas": 1, "restartPolicy": policy}, runPolicy={"backoffLimit": failures - 1}
+    )
+
+    def fail() -> None:
+        for _ in range(failures):
+            world.end("worker", 1, code=1)
+            world.settle()
+        assert world.children["Deployment", "digits-worker-1"]["spec"]["replicas"] == 0
+
+    fail()
+    world.edit({"runPolicy": {"suspend": True}})
+    if has_stopped:
+        world.settle()
+    else:
+        world.reconcile()
+    world.now += timedelta(seconds=20)
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    assert world.children["Deployment", "digits-worker-1"]["spec"]["replicas"] == 1
+    assert (phase(world), world.job and world.job["status"]["worker"]["replicas"]) == ("Running", 3)
+    fail()
+
+
 def test_a_failed_chief_is_followed_by_the_next_term_at_once() -> None:
     world = running()
     world.end("chief", code=1, message="Traceback\nValueError: no")

@@ -143,7 +143,11 @@ def count_failures(
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # The record of a replica that was scaled down ends with its last pod; a later replica of its number starts at 0.
     stored = (r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys)
-    records = {key_of(r): r if status.completion_time is not None else _reinstated(job, r) for r in stored}
+    by_user = snapshot.typed_job
+    is_suspended = not isinstance(by_user, str) and by_user.spec.run_policy.suspend  # and not held by a queue
+    if status.completion_time is None:
+        stored = (_reinstated(job, r, is_suspended=is_suspended) for r in stored)
+    records = {key_of(r): r for r in stored}
     failures, uncounted = [], dict[str, FailureReason]()
     changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
     resumed, succeeded_workers = _resumed_at(job, snapshot, status), on_record(job, snapshot, status)
@@ -180,17 +184,21 @@ def count_failures(
     return _given_up(job, counts).or_restart(job)
 
 
-def _reinstated(job: PSTrainingJob, record: ReplicaRecord) -> ReplicaRecord:
-    """Return the record of a worker without which the job cannot end well, as one that is not given up.
+def _reinstated(job: PSTrainingJob, record: ReplicaRecord, *, is_suspended: bool) -> ReplicaRecord:
+    """Return the record of a worker that runs again, as one that is not given up.
 
-    Version 0.2.0 gave it up, and the job never ended. It runs again, or its spent budget fails the job.
+    After a suspension, in which its cause may be removed, all programs run again. A worker without which the job cannot
+    end well runs again, too, or its spent budget fails the job: version 0.2.0 gave it up, and the job never ended.
     """
-    is_stuck = record.given_up and record.role == names.WORKER and decides_end(job, record.index)
-    return record.model_copy(update={"given_up": False}) if is_stuck else record
+    if record.role != names.WORKER or not record.given_up:
+        return record
+    if is_suspended:
+        return _forgiven(record)
+    return record.model_copy(update={"given_up": False}) if decides_end(job, record.index) else record
 
 
 def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
-    """Return the record of a replica after a restart of the job: it keeps its restarts and gets a new budget."""
+    """Return the record of a replica that keeps its restarts and gets a new budget."""
     return record.model_copy(update={"failures": 0, "failure_times": [], "given_up": False})
 
 
