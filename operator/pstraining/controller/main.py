@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import kopf
@@ -186,7 +186,11 @@ class Operator:
         while self.watch_state.installation.kueue is not KueueSupport.OFF:
             await asyncio.sleep(KUEUE_POLL_SECONDS)
             if self.watch_state.installation.kueue is KueueSupport.ON:
-                continue  # a job whose Workload vanishes shows that it is being uninstalled (hidden_workloads.py)
+                # A job whose Workload vanishes shows earlier that Kueue is being uninstalled (hidden_workloads.py).
+                if not self.watches.queues_are_served:
+                    self.watch_state.installation = replace(self.watch_state.installation, kueue=KueueSupport.MISSING)
+                    self._synced(None)
+                continue
             with contextlib.suppress(ApiError):
                 if await self.client.queues_are_served():
                     logger.info("The API server serves Kueue's Workloads now: the operator restarts to watch them")

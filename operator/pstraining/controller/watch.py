@@ -28,6 +28,7 @@ from kopf._cogs.clients.errors import (
     APIClientError,
     APIError,
     APIForbiddenError,
+    APINotFoundError,
     APIServerError,
     APITooManyRequestsError,
 )
@@ -110,6 +111,8 @@ class Watches:
         self._ready: set[str | None] = set()
         self.watches_queues = False
         """Whether Workloads are watched."""
+        self.queues_are_served = True
+        """Whether the API server serves Workloads, by its last answer: Kueue may be uninstalled."""
         self._with_queues: set[str | None] = set()
         """Namespaces whose Workloads have been listed; None for all. They stay known while a later list fails."""
         self._last: dict[Stream, float] = {}
@@ -126,7 +129,8 @@ class Watches:
 
     def knows_queues(self, namespace: str) -> bool:
         """Whether passes over the jobs of a namespace that have a queue may start, once `is_ready`."""
-        return not self.watches_queues or not self._with_queues.isdisjoint((None, namespace))
+        is_listed = not self._with_queues.isdisjoint((None, namespace))
+        return is_listed or not (self.watches_queues and self.queues_are_served)
 
     def forbidden(self) -> dict[str, str]:
         """Return the API server's message for each namespace that forbids a list; "" for all namespaces."""
@@ -186,11 +190,7 @@ class Watches:
                     self._forbid(stream, str(error))
                     await asyncio.sleep(FORBIDDEN_SECONDS)
                 except (watching.WatchingError, APIClientError, aiohttp.ClientResponseError, ValueError) as error:
-                    # The last two: a proxy has answered with a page that is not JSON, or not even UTF-8.
-                    if isinstance(error, APIClientError) and error.status != COMPACTED:
-                        raise
-                    logger.warning("%s are listed again: %s", stream[0], error)
-                    await asyncio.sleep(RESTART_SECONDS)
+                    await self._pause(stream, error)
 
         async def fetch_objs(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
@@ -237,6 +237,21 @@ class Watches:
         self._listed.discard(stream)
         self._ready.difference_update(n for n in self._namespaces if namespace in (None, n))
 
+    async def _pause(self, stream: Stream, error: Exception) -> None:
+        """Wait until a stream that an error has ended lists again, or raise the error."""
+        if isinstance(error, APINotFoundError) and stream[0] == QUEUES:
+            if self.queues_are_served:
+                logger.warning("The API server does not serve Kueue's Workloads any more: they are not watched now")
+            self.queues_are_served = False
+            self._last.pop(stream, None)
+            await asyncio.sleep(FORBIDDEN_SECONDS)
+            return
+        if isinstance(error, APIClientError) and error.status != COMPACTED:
+            raise error
+        # A proxy may have answered with a page that is not JSON, or not even UTF-8.
+        logger.warning("%s are listed again: %s", stream[0], error)
+        await asyncio.sleep(RESTART_SECONDS)
+
     def _forbids(self, namespace: str | None) -> bool:
         """Whether a namespace forbids a list on which every job depends."""
         return any(n == namespace and plural != QUEUES for plural, n in list(self._forbidden))
@@ -250,6 +265,7 @@ class Watches:
     def _note_listed(self, stream: Stream, synced: Callable[[str | None], None]) -> None:
         self._permit(stream)
         if stream[0] == QUEUES:
+            self.queues_are_served = True
             self._note_queues(stream[1], synced)
             return
         self._listed.add(stream)

@@ -141,6 +141,17 @@ async def test_the_operator_restarts_once_kueue_is_installed_again(monkeypatch: 
     assert queues.served == []
 
 
+async def test_the_jobs_are_told_that_kueue_is_uninstalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "KUEUE_POLL_SECONDS", 0.0)
+    operator = await examined(Queues(True, False, True))
+    operator.watches.queues_are_served = False
+    operator.watch_state.receive(job(), None)
+    await operator._wait_for_queues()
+    assert operator.stop.is_set(), "it restarts once Kueue is installed again"
+    assert operator.watch_state.installation.kueue is KueueSupport.MISSING
+    assert operator.queue.depth == 1
+
+
 async def test_workloads_are_watched_only_where_jobs_queue() -> None:
     assert registration.WORKLOADS in registration.watched(nodes=True, queues=True)
     assert registration.WORKLOADS not in registration.watched(nodes=True, queues=False)

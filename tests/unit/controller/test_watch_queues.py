@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from kopf._cogs.clients import watching
 from kopf._cogs.structs.references import Resource
 
 from pstraining.controller import watch
@@ -103,3 +104,36 @@ async def test_a_list_of_workloads_that_fails_is_reported_soon_and_not_retried_a
             is_broken = False
             await task
     assert watches.forbidden() == {}
+
+
+async def test_the_operator_goes_on_while_workloads_are_not_served(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The CRDs of Kueue vanish while the operator runs, and return."""
+    monkeypatch.setattr(watch, "FORBIDDEN_SECONDS", 0.01)
+    answers = [200, 404, 404, 200]
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            return web.json_response({"type": "ERROR", "object": {"code": 410}})  # so that kopf lists again
+        status = answers.pop(0)
+        if status != 200:
+            return web.Response(status=status, text="404 page not found")
+        return web.json_response({"kind": "WorkloadList", "metadata": {"resourceVersion": "9"}, "items": []})
+
+    async with jobs_of(answer, retries=0, kind=KIND) as (watches, stream):
+        watches._jobs_listed["b"].set()
+        async with asyncio.timeout(20):
+            async for event in stream:
+                if event is watching.Bookmark.LISTED and not answers:
+                    break
+    assert caplog.text.count("does not serve Kueue's Workloads any more") == 1
+    assert (watches.queues_are_served, watches.forbidden()) == (True, {})
+
+
+async def test_jobs_with_a_queue_do_not_wait_for_workloads_that_are_not_served() -> None:
+    bench = QueueBench()
+    bench.listed(JOBS)
+    assert await bench.passes() == ["digits"]
+    bench.watches.queues_are_served = False
+    assert await bench.passes() == ["digits", "queued"]
