@@ -269,7 +269,8 @@ def spec() -> list[Rule]:
             "rule": f"!has({least}) || ({least} >= {always} + {needed} && {least} <= {always} + self.worker.replicas)",
             "message": "spec.runPolicy.schedulingPolicy.minAvailable must be at least all parameter servers, the chief "
             "and spec.worker.minReplicas workers (all without it), and at most all of these with "
-            "spec.worker.replicas: change it or the workers' numbers, or remove it",
+            "spec.worker.replicas: change these numbers, or change or remove it; for the latter, set "
+            "runPolicy.suspend to true first if the job runs",
             "fieldPath": ".runPolicy.schedulingPolicy",
         },
     ]

@@ -66,6 +66,13 @@ def test_workers_without_quota_are_waited_for_with_the_reason() -> None:
     assert line in str(caught.value)
 
 
+def test_the_size_of_a_gang_is_changed_in_a_suspension() -> None:
+    """The message about it names the suspension, without which the API server refuses the advised change, too."""
+    cluster = JobCluster(running(runPolicy={"schedulingPolicy": {"gang": "Volcano", "minAvailable": 4}}))
+    with pytest.raises(CommandError, match=r"minAvailable must be at least .* set runPolicy\.suspend to true first"):
+        scaled(cluster, 4)
+
+
 def test_earlier_violations_do_not_block_the_change() -> None:
     cluster = JobCluster(running())
     assert cluster.world.job is not None
