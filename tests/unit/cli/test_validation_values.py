@@ -190,6 +190,12 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             main(env=[{"name": "PSTRAINING_METRICS_PORT", "value": "65536"}]),
             "env[0].value: is '65536', so there are no metrics: write the number of a port, or 0 for any free port",
         ),
+        (f"{POD}.terminationGracePeriodSeconds", 0, "terminationGracePeriodSeconds: is 0: pods end at once, so that a"),
+        (
+            f"{POD}.containers",
+            main(lifecycle={"stopSignal": "SIGUSR1"}),
+            "containers[0].lifecycle.stopSignal: is SIGUSR1, which does not stop the launcher: the pod runs until",
+        ),
         (f"{POD}.setHostnameAsFQDN", True, "setHostnameAsFQDN: makes the hostname one like JOB-worker-0.JOB-hs."),
         (
             f"{POD}.initContainers",

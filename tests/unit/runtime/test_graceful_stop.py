@@ -23,7 +23,7 @@ SHORT = 30.0
 @pytest.fixture
 def stop() -> Iterator[GracefulStop]:
     """Return a stop that receives signals; the process's own handlers are restored afterwards."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM, *shutdown.OTHERS)}
     found = GracefulStop()
     found.install()
     yield found
@@ -31,8 +31,8 @@ def stop() -> Iterator[GracefulStop]:
         signal.signal(number, handler)
 
 
-def terminate() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+def terminate(number: signal.Signals = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
 
 
 @contextmanager
@@ -51,10 +51,12 @@ def test_the_process_ends_at_once_where_nothing_is_deferred(stop: GracefulStop) 
         terminate()
 
 
-def test_a_deferred_exit_follows_the_block(stop: GracefulStop) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_deferred_exit_follows_the_block(stop: GracefulStop, number: signal.Signals) -> None:
+    """The signal is that of the container's image or template."""
     saved = []
     with exits(), stop.deferred():
-        terminate()
+        terminate(number)
         with pytest.raises(StoppedError):
             stop.check()
         saved.append(1)

@@ -1,5 +1,6 @@
 """SIGTERM on the chief: it ends the process at once, unless the state has to be saved first.
 
+An image (`STOPSIGNAL`) or a template (`lifecycle.stopSignal`) may select SIGINT or SIGQUIT instead, to the same effect.
 If a job with hot standbys changes its layout, the chief also ends, but only after the whole state is saved.
 """
 
@@ -22,6 +23,9 @@ EXIT_CODE: Final = 128 + signal.SIGTERM
 
 HELD_BACK: Final = frozenset({signal.SIGTERM})
 """Signals blocked while the chief's process is renewed, see `replication.renewal`; they would end it at once."""
+
+OTHERS: Final = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+"""Other signals that stop a container, with their default handlers; a handler of the program's own stays."""
 
 RECOVERY_SECONDS: Final = 5.0
 """Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
@@ -59,6 +63,8 @@ class GracefulStop:
         """Handle SIGTERM from now on, including one blocked during a renewal; only possible in a main thread."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._received)
+            for number in (number for number, default in OTHERS.items() if signal.getsignal(number) == default):
+                signal.signal(number, self._received)
             signal.signal(signal.SIGALRM, self._expired)
             self._is_installed = True
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
