@@ -11,6 +11,10 @@ from tests.support.refused import edit, simple
 POD = "spec.worker.template.spec"
 VOLUME = [{"name": "v", "emptyDir": {}}]
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+APART = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
+SPREAD = APART | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+
 
 def main(**fields: Any) -> list[Any]:
     """Return containers of a template with these fields."""
@@ -195,6 +199,16 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             f"{POD}.containers",
             main(lifecycle={"stopSignal": "SIGUSR1"}),
             "containers[0].lifecycle.stopSignal: is SIGUSR1, which does not stop the launcher: the pod runs until",
+        ),
+        (
+            f"{POD}.topologySpreadConstraints",
+            [SPREAD | {"matchLabelKeys": ["pod-template-hash"]}],
+            "topologySpreadConstraints[0].matchLabelKeys: pod-template-hash differs for each worker, which has",
+        ),
+        (
+            f"{POD}.affinity",
+            {"podAntiAffinity": {REQUIRED: [APART | {"matchLabelKeys": ["pod-template-hash"]}]}},
+            f"affinity.podAntiAffinity.{REQUIRED}[0].matchLabelKeys: pod-template-hash differs for each worker",
         ),
         (f"{POD}.setHostnameAsFQDN", True, "setHostnameAsFQDN: makes the hostname one like JOB-worker-0.JOB-hs."),
         (

@@ -6,12 +6,15 @@ from typing import Any, Final
 from pstraining.api import contract, names
 from pstraining.api.values import path_of
 from pstraining.cli.validation.schema import Finding, Severity
+from pstraining.cli.validation.values import Steps
 from pstraining.resources import kueue, pods, workloads
 from pstraining.resources.metadata import without_owner
 
 _LABEL_OF_KUEUE: Final = (
     "belongs on the job: in a template, Kueue ignores it, or holds the pods one by one; write it to metadata.labels"
 )
+_HASH: Final = "pod-template-hash"
+_PLACEMENT: Final = ("topologySpreadConstraints", "affinity")
 _NOT_PASSED_ON: Final = "has no effect: the operator does not pass it to Kueue; remove it"
 
 
@@ -75,6 +78,22 @@ def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
         yield from _resize_policies(template["spec"], role)
         yield from _labels_of_jobs(template, role, _in_jobs(of_job, role))
         yield from _marks_of_kueue(template, role)
+        if role == names.WORKER:
+            yield from _keys_of_deployments(template["spec"], ("spec", role, "template", "spec"))
+
+
+def _keys_of_deployments(value: Any, steps: Steps) -> Iterator[Finding]:
+    """Yield the label keys of spreads and affinities by which a worker is compared with no other one."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if name == "matchLabelKeys" and _HASH in item:
+                message = f"{_HASH} differs for each worker, which has a Deployment of its own, so that no other "
+                yield Finding(path_of((*steps, name)), f"{message}worker is meant; remove it", Severity.WARNING)
+            elif name in _PLACEMENT or steps[-1] != "spec":
+                yield from _keys_of_deployments(item, (*steps, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _keys_of_deployments(item, (*steps, index))
 
 
 def _restarts(spec: dict[str, Any], role: str) -> Iterator[Finding]:
