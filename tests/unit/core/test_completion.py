@@ -70,6 +70,16 @@ def test_the_other_workers_go_on_without_a_worker_0_that_was_given_up() -> None:
     assert world.condition("Running")["message"] == message
 
 
+def test_the_other_workers_of_the_runtime_do_not_go_on_without_worker_0() -> None:
+    """Only worker 0 declares training over, and saves its state: the others would train forever."""
+    spec = {"chief": {"enabled": False}, "worker": {"minReplicas": 1, "restartPolicy": "Never"}}
+    world = running(successPolicy="AllWorkers", training={"steps": 9}, **spec)
+    world.end("worker", 0, 1)
+    world.settle()
+    assert phase(world) == "Failed"
+    assert "worker.restartPolicy Never takes that as final" in world.condition("Failed")["message"]
+
+
 def test_without_a_chief_all_workers_count() -> None:
     world = running(successPolicy="AllWorkers", chief={"enabled": False})
     world.end("worker", 0)

@@ -8,6 +8,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.packed_records import numbers
 from pstraining.api.run_policy import RestartPolicy, SuccessPolicy
 from pstraining.api.status import PSTrainingJobStatus
+from pstraining.api.training import TrainingSpec
 from pstraining.core.actions import Kind
 from pstraining.core.observe import parse_time
 from pstraining.core.policies import missed_change, teardown
@@ -63,8 +64,13 @@ def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
 
 
 def decides_end(job: PSTrainingJob, index: int) -> bool:
-    """Whether the success of a worker is that of the job, which cannot end well without it."""
-    return has_chief_duty(job, PodTask(names.WORKER, index)) and job.spec.success_policy is SuccessPolicy.CHIEF
+    """Whether the job cannot end well without a worker: its success is the job's, or only it ends training and saves.
+
+    The latter holds for worker 0 of programs that use pstraining.runtime, which alone read `spec.training`.
+    """
+    uses_runtime = job.spec.training != TrainingSpec()
+    has_duty = has_chief_duty(job, PodTask(names.WORKER, index))
+    return has_duty and (uses_runtime or job.spec.success_policy is SuccessPolicy.CHIEF)
 
 
 def is_former(
