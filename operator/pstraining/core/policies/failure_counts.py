@@ -143,11 +143,8 @@ def count_failures(
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # The record of a replica that was scaled down ends with its last pod; a later replica of its number starts at 0.
     stored = (r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys)
-    by_user = snapshot.typed_job
-    is_suspended = not isinstance(by_user, str) and by_user.spec.run_policy.suspend  # and not held by a queue
-    if status.completion_time is None:
-        stored = (_reinstated(job, r, is_suspended=is_suspended) for r in stored)
-    records = {key_of(r): r for r in stored}
+    has_ended = status.completion_time is not None
+    records = {key_of(r): r if has_ended else _reinstated(job, snapshot, r) for r in stored}
     failures, uncounted = [], dict[str, FailureReason]()
     changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
     resumed, succeeded_workers = _resumed_at(job, snapshot, status), on_record(job, snapshot, status)
@@ -184,7 +181,7 @@ def count_failures(
     return _given_up(job, counts).or_restart(job)
 
 
-def _reinstated(job: PSTrainingJob, record: ReplicaRecord, *, is_suspended: bool) -> ReplicaRecord:
+def _reinstated(job: PSTrainingJob, snapshot: Snapshot, record: ReplicaRecord) -> ReplicaRecord:
     """Return the record of a worker that runs again, as one that is not given up.
 
     After a suspension, in which its cause may be removed, all programs run again. A worker without which the job cannot
@@ -192,7 +189,8 @@ def _reinstated(job: PSTrainingJob, record: ReplicaRecord, *, is_suspended: bool
     """
     if record.role != names.WORKER or not record.given_up:
         return record
-    if is_suspended:
+    by_user = snapshot.typed_job  # the job itself may only be held by its queue
+    if not isinstance(by_user, str) and by_user.spec.run_policy.suspend:
         return _forgiven(record)
     return record.model_copy(update={"given_up": False}) if decides_end(job, record.index) else record
 

@@ -68,9 +68,9 @@ def decides_end(job: PSTrainingJob, index: int) -> bool:
 
     The latter holds for worker 0 of programs that use pstraining.runtime, which alone read `spec.training`.
     """
-    uses_runtime = job.spec.training != TrainingSpec()
-    has_duty = has_chief_duty(job, PodTask(names.WORKER, index))
-    return has_duty and (uses_runtime or job.spec.success_policy is SuccessPolicy.CHIEF)
+    if not has_chief_duty(job, PodTask(names.WORKER, index)):
+        return False
+    return job.spec.success_policy is SuccessPolicy.CHIEF or job.spec.training != TrainingSpec()
 
 
 def is_former(
