@@ -108,10 +108,10 @@ def members(job: PSTrainingJob) -> GangMembers:
     worker = job.spec.worker
     ps, chief = job.spec.ps.replicas, int(job.spec.chief.enabled)
     asked = job.spec.run_policy.scheduling_policy.min_available
-    # While the numbers of servers and workers change together, the job runs with its former number of servers.
-    left = worker.replicas if asked is None else min(asked - ps - chief, worker.replicas)
-    workers = (worker.min_replicas or left) if asked is None else left
-    return GangMembers(ps, chief, workers)
+    needed = worker.min_replicas or worker.replicas
+    # The job may run with another number of servers than its spec has: with the former one, or with added servers.
+    left = needed if asked is None else min(asked - ps - chief, worker.replicas)
+    return GangMembers(ps, chief, max(needed, left))
 
 
 def build(job: PSTrainingJob, scheduler: Provider, gang: GangMembers, requests: Mapping[str, str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pstraining.api.run_policy import Gang
 from pstraining.resources import gang, pods
 from pstraining.resources.gang import PROVIDERS, GangMembers
 from pstraining.resources.launcher import LauncherMap
+from pstraining.resources.layout import with_shards
 from pstraining.resources.pods import PodTask
 from tests.support.builders import TEMPLATE, deep_merge, job, typed
 
@@ -84,6 +85,13 @@ def test_a_template_that_names_a_scheduler_is_left_alone() -> None:
 def test_members(spec: dict[str, Any], members: GangMembers) -> None:
     assert gang.members(typed(job(spec=spec, ps=2, workers=5))) == members
     assert group(deep_merge(policy("Volcano"), spec), ps=2, workers=5)["spec"]["minMember"] == members.count
+
+
+@pytest.mark.parametrize(("servers", "workers"), [(1, 5), (3, 3), (4, 2), (9, 2)])
+def test_servers_that_were_added_take_the_place_of_no_worker_that_the_job_needs(servers: int, workers: int) -> None:
+    """The number of servers in the spec is 2, by which minAvailable was checked."""
+    made = typed(job(spec={"worker": {"minReplicas": 2}, **policy("Volcano", minAvailable=7)}, ps=2, workers=5))
+    assert gang.members(with_shards(made, servers)) == GangMembers(servers, 1, workers)
 
 
 def test_the_members_requests_are_summed() -> None:
