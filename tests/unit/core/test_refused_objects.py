@@ -102,3 +102,23 @@ def test_a_corrected_job_is_valid_although_a_policy_sets_a_service_back() -> Non
     passes(world)
     assert world.plan().actions, "the operator writes the Service after each event"
     assert phase(world) == "Running"
+
+
+@pytest.mark.parametrize("role", ["chief", "evaluator"])
+def test_an_ended_attempt_gives_way_if_a_quota_permits_no_further_job(role: str) -> None:
+    """It is otherwise kept for its log during the whole next attempt."""
+    world = running(evaluator={"enabled": True})
+    message = (
+        "exceeded quota: few, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=2"
+    )
+
+    def without_a_third(action: Action) -> str:
+        is_job = isinstance(action, Create) and action.kind == "Job"
+        return message if is_job and len(world.names_of("Job")) > 1 else ""
+
+    world.refuse, world.verdict = without_a_third, Verdict.REFUSED
+    world.end(role, code=1)
+    passes(world)
+    assert f"digits-{role}-2" in world.names_of("Job")
+    assert f"digits-{role}-1" not in world.names_of("Job")
+    assert (phase(world), world.condition("Created")["status"]) == ("Running", "True")

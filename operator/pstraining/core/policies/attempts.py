@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pstraining.api import names
+from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
@@ -19,6 +20,8 @@ from pstraining.core.observe import NOT_ADMITTED
 from pstraining.core.policies.success import is_former, stops, succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
+_COUNTED: Final = "count/jobs.batch"
+"""The resource in the message of a ResourceQuota that limits the number of Jobs."""
 REJECTED_PAUSE: Final = timedelta(seconds=10)
 """Time from the creation of a pod that its kubelet rejects to the next attempt."""
 
@@ -84,8 +87,10 @@ def next_step(attempts: Attempts, snapshot: Snapshot, now: datetime, *, failures
     waits = any(not p.over for p in snapshot.pods_of(attempts.role)) or retry_at(attempts, snapshot, now) is not None
     create = attempts.newest + 1 if _newest_is_over(attempts, snapshot) and not waits else None
     # An older attempt is kept until its end is recorded, so its log is readable during the whole next attempt.
-    older = (c for n, c in sorted(attempts.jobs.items()) if n < attempts.newest and not c.deleting)
-    return Step(create, tuple(older) if failures_recorded else ())
+    there = [(n, c) for n, c in sorted(attempts.jobs.items()) if not c.deleting]
+    if there and create is not None and failures_recorded and _lacks_room(attempts, snapshot):
+        return Step(delete=tuple(c for _, c in there))
+    return Step(create, tuple(c for n, c in there if n < attempts.newest) if failures_recorded else ())
 
 
 def retry_at(attempts: Attempts, snapshot: Snapshot, now: datetime) -> datetime | None:
@@ -121,6 +126,15 @@ def _has_succeeded(
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) and not is_former(job, snapshot, status, p, child) for p in pods)
+
+
+def _lacks_room(attempts: Attempts, snapshot: Snapshot) -> bool:
+    """Whether a quota has refused the Job of the next attempt, by the stored status: ended Jobs count against it."""
+    build = names.chief_job if attempts.role == names.CHIEF else names.evaluator_job
+    begin = f"{Kind.JOB} {build(snapshot.name, attempts.newest + 1)} was refused: "
+    refused = (c for c in snapshot.status.get("conditions") or () if c.get("reason") == Reason.WRITE_REFUSED)
+    messages = (str(c.get("message")) for c in refused if c.get("type") == Condition.CREATED)
+    return any(m.startswith(begin) and _COUNTED in m for m in messages)
 
 
 def _newest_is_over(attempts: Attempts, snapshot: Snapshot) -> bool:
