@@ -48,5 +48,5 @@ def _missing_workers(facts: Facts) -> str:
         return "Missing workers are being restarted."
     return (
         f"{given_up} of {worker.replicas} workers were given up, and {left} are left, fewer than worker.minReplicas "
-        f"{fewest}: increase worker.replicas, or lower worker.minReplicas."
+        f"{fewest}: increase worker.replicas, lower worker.minReplicas, or suspend and resume the job."
     )
