@@ -201,6 +201,11 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             "containers[0].lifecycle.stopSignal: is SIGUSR1, which does not stop the launcher: the pod runs until",
         ),
         (
+            f"{POD}.containers",
+            main(lifecycle={"postStart": {"httpGet": {"port": 8080}}}),
+            "containers[0].lifecycle.postStart.httpGet: is sent before the program runs, which the launcher starts",
+        ),
+        (
             f"{POD}.topologySpreadConstraints",
             [SPREAD | {"matchLabelKeys": ["pod-template-hash"]}],
             "topologySpreadConstraints[0].matchLabelKeys: pod-template-hash differs for each worker, which has",

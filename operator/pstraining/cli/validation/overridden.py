@@ -75,6 +75,7 @@ def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
     """
     if template := (of_job.get(role) or {}).get("template"):
         yield from _restarts(template["spec"], role)
+        yield from _early_hook(template["spec"], role)
         yield from _resize_policies(template["spec"], role)
         yield from _labels_of_jobs(template, role, _in_jobs(of_job, role))
         yield from _marks_of_kueue(template, role)
@@ -103,6 +104,19 @@ def _restarts(spec: dict[str, Any], role: str) -> Iterator[Finding]:
         index = spec["containers"].index(container)
         path = path_of(("spec", role, "template", "spec", "containers", index, field))
         yield Finding(path, f"is left out: use spec.{role}.restartPolicy", Severity.WARNING)
+
+
+def _early_hook(spec: dict[str, Any], role: str) -> Iterator[Finding]:
+    """Yield the hook that asks the program as soon as its container starts, when only the launcher runs."""
+    container = pods.main_container(spec)
+    request = ((container.get("lifecycle") or {}).get("postStart") or {}).get("httpGet") or {}
+    if request and not request.get("host"):
+        index = spec["containers"].index(container)
+        path = path_of(("spec", role, "template", "spec", "containers", index, "lifecycle", "postStart", "httpGet"))
+        message = (
+            "is sent before the program runs, which the launcher starts later: it fails, and with it the container"
+        )
+        yield Finding(path, f"{message}; remove it", Severity.WARNING)
 
 
 def _resize_policies(spec: Mapping[str, Any], role: str) -> Iterator[Finding]:
