@@ -1,11 +1,14 @@
-"""A metric that is NaN costs no other metric."""
+"""A loss that is NaN is in the logs, and a metric that is NaN costs no other metric."""
 
+import math
+import time
 from typing import Any
 
 import pytest
 
-from tests.support.servers import Rig, batches
+from tests.support.servers import Rig, batches, small
 from tests.training.test_runtime_fit import binary, in_one_process, reports
+from tests.training.test_runtime_logs import leading, still
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 
@@ -38,3 +41,22 @@ def test_a_metric_that_is_nan_is_left_out_alone(client: Any) -> None:
     assert set(reported) == {"mse", "auc"}
     for name, value in reported.items():
         assert value == pytest.approx(logs[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize(("taken", "logged"), [((math.nan, 3.0), True), ((0.0, 0.0), False)])
+def test_a_loss_that_is_nan_is_in_the_logs_as_in_fit(client: Any, taken: Any, logged: bool) -> None:
+    """Its gradients may be finite. With `fit`, EarlyStopping ends such training; it would wait for a missing loss."""
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    chief = leading(Model(small, still, Objective("mse")))
+    chief.take_losses, counters = lambda: taken, ChiefCounters()
+    reporter = TrainingReporter(lambda: chief, FitOptions(Epochs(10, 2)), counters, steps=20, total=20)
+    reporter.begin(0)
+    reporter._end_epoch(reporter._watch, 1, 10, lambda: None, following=1)  # type: ignore[arg-type, return-value]
+    reporter._drain(lambda: time.sleep(0.01))
+    assert ("loss" in counters.scalars) == logged
+    assert math.isnan(counters.scalars.get("loss", math.nan))

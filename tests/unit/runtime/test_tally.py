@@ -29,9 +29,10 @@ def test_metrics_are_means_over_the_samples_of_a_window() -> None:
     tally.note([encode(1, counters)])
     assert window.metrics()["hits"] == 30 / 40
     assert math.isnan(window.loss)
+    assert window.losses == {}
     window.add_losses(3.0, 2.0)
     window.add_losses(1.0, 2.0)
-    assert window.loss == 1.0
+    assert window.losses == {"loss": 1.0}
 
 
 def test_the_order_of_data_is_that_of_workers_that_report_now() -> None:

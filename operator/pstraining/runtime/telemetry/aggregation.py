@@ -89,6 +89,11 @@ class Window:
         """Mean of the losses over their samples; NaN if there was none."""
         return self._loss / self._samples if self._samples else math.nan
 
+    @property
+    def losses(self) -> Counters:
+        """Return the loss by its name in logs; as in `fit`, it is NaN after a loss that was NaN. Empty: none was."""
+        return {"loss": self.loss} if self._samples else {}
+
     def counted(self, name: str) -> float:
         """Return the growth of a counter."""
         return self._aggregate.total.get(name, 0.0) - self._from.get(name, 0.0)

@@ -289,8 +289,7 @@ class TrainingReporter:
         state = snapshot() if validate or self._ends.wants_state else None
         self._collect()
         self._waiting_since = None
-        logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
-        logs |= self._epoch.metrics()
+        logs = self._epoch.losses | self._epoch.metrics()
         logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
         skipped = self._admin.skipped_steps()
         logs |= learning_rates(self._optimizers, max(0, self._fit.optimizer_steps(step) - skipped))
