@@ -353,3 +353,18 @@ def test_optimizers_of_a_function_and_patterns_that_overlap() -> None:
     mine = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(Mine()))
     with pytest.raises(optimizer.OptimizerError, match="Mine"):
         optimizer.assign(mine, variables)
+
+
+@pytest.mark.parametrize("given", ["adam", {"class_name": "Adam", "config": {"learning_rate": 0.25}}])
+def test_an_optimizer_may_be_given_as_in_compile(given: Any) -> None:
+    import keras
+
+    from pstraining.runtime.errors import FinalError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    model = Model(small, lambda: given, Objective("sparse_categorical_crossentropy"))
+    assert type(model.optimizer) is keras.optimizers.Adam
+    assert float(model.optimizer.learning_rate) == (0.25 if isinstance(given, dict) else pytest.approx(0.001))
+    with pytest.raises(FinalError, match=r"the optimizer cannot be created: ValueError: .*adamm"):
+        Model(small, lambda: "adamm", Objective("mse"))  # type: ignore[arg-type, return-value]

@@ -1,13 +1,16 @@
-"""What callbacks do before the first batch: as in `fit`, or refused with the way out."""
+"""What callbacks do before the first batch, and what is evaluated later: as in `fit`, or refused with the way out."""
 
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import final_error
-from tests.support.servers import small
+from tests.support.servers import batches, small
 from tests.training.test_runtime_fit import Drained
 from tests.training.test_runtime_logs import leading, still
 
@@ -119,3 +122,68 @@ def test_an_epoch_that_has_ended_is_the_last_one_if_a_callback_stops_there(clien
     run.end(10, loss=1.0)
     assert run.ends.stops(10)
     assert run.ends.open_epoch is None
+
+
+def test_a_restarted_chief_writes_into_the_columns_of_its_log(client: Any, tmp_path: Path) -> None:
+    """Its first epoch may lack the metrics of late workers, or have no validation. Values stood in other columns."""
+    import keras
+
+    header = "epoch;accuracy;learning_rate;loss;val_accuracy;val_loss"
+    logs: dict[str, Any] = {"accuracy": 0.9, "learning_rate": 0.1, "loss": 1.0, "val_accuracy": 0.8, "val_loss": 2.0}
+    file = tmp_path / "log.csv"
+    Drained([keras.callbacks.CSVLogger(file, separator=";", append=True)]).end(10, **logs)
+    run = Drained([keras.callbacks.CSVLogger(file, separator=";", append=True)])
+    run.end(20, learning_rate=0.1, loss=0.5)
+    run.end(30, **logs)
+    first, second = "0;0.9;0.1;1.0;0.8;2.0", "1;0.9;0.1;1.0;0.8;2.0"
+    assert file.read_text().splitlines() == [header, first, "0;NA;0.1;0.5;NA;NA", second]
+    file.write_text("another,header\n")
+    Drained([keras.callbacks.CSVLogger(file, append=True)]).end(10, loss=0.5)
+    assert file.read_text().splitlines() == ["another,header", "0,0.5,NA"]
+
+
+def test_batches_that_the_model_cannot_evaluate_are_refused_before_training(client: Any) -> None:
+    """Keras refuses them at the first evaluation, which may be after days of training. No batch is read for that."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.evaluable import check_evaluable
+    from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.errors import FinalError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    device, read = "/device:CPU:0", list[int]()
+    objective = Objective("sparse_categorical_crossentropy", metrics=["accuracy", keras.metrics.F1Score()])
+    model: Any = Model(small, still, objective).keras
+    ((x, y),) = batches(1)
+
+    def refused(data: Any) -> str:
+        with pytest.raises(FinalError, match=r"^evaluate: the model cannot be evaluated: ") as raised:
+            check_evaluable(model, check_all([], None, lambda: data), device)
+        return str(raised.value)
+
+    def generated() -> Any:
+        for _ in range(2):
+            read.append(1)
+            yield x, tf.one_hot(y, 3)
+
+    assert "expected axis -1 of input shape" in refused(tf.data.Dataset.from_tensors((tf.concat([x, x], -1), y)))
+    assert refused(tf.data.Dataset.from_tensor_slices((x, y)))  # not in batches
+    assert refused(tf.data.Dataset.from_tensors(x))  # without labels
+    assert refused(tf.data.Dataset.from_tensors({"image": x, "label": y}))
+    types = (tf.TensorSpec((None, 8)), tf.TensorSpec((None, 3)))
+    objective = Objective("categorical_crossentropy", metrics=["accuracy", keras.metrics.F1Score()])
+    models: Any = [Model(small, still, objective).keras for _ in range(2)]
+    checked, other = models
+    other.set_weights(checked.get_weights())
+    check_evaluable(
+        checked,
+        check_all([], Validation(partial(tf.data.Dataset.from_generator, generated, output_signature=types)), list),
+        device,
+    )
+    assert not read
+    found, expected = (own.evaluate(generated(), return_dict=True, verbose=0) for own in (checked, other))
+    assert found["loss"] == expected["loss"]
+    assert found["accuracy"] == expected["accuracy"]
+    assert checked.test_function is not None

@@ -127,6 +127,7 @@ class Trainer:
         limits = {"steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps}
         limit = {name: None if number is None else arguments.count(name, number) for name, number in limits.items()}
         every = arguments.count("validation_every", validation_every)
+        arguments.check_validation(validation, every=every, steps=limit["validation_steps"])
         if steps_per_epoch is not None and not callable(data):
             raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is one pass over the data")
         self._steps_per_epoch, self._tensorboard, self._callbacks = limit["steps_per_epoch"], tensorboard, callbacks
@@ -195,7 +196,12 @@ class Trainer:
 
     @arguments.refusing_others
     def total_updates(
-        self, *, batch_size: int | None = None, samples: int | None = None, workers: int | None = None
+        self,
+        *,
+        batch_size: int | None = None,
+        samples: int | None = None,
+        workers: int | None = None,
+        drop_remainder: bool = False,
     ) -> int:
         """Return the number of updates in the job, for `decay_steps` of a learning-rate schedule.
 
@@ -208,6 +214,8 @@ class Trainer:
             workers: number of workers, by default the job's. All tasks must have the same schedule, so the program of a
                 job that is scaled gives a fixed number where the number of updates depends on it: in Sync and Hybrid
                 without `steps`, and with `localSteps`.
+            drop_remainder: whether batches of `Ranges` and `Files` are dropped that have fewer samples, as with
+                `dataset.batch(batch_size, drop_remainder=True)`.
 
         Raises:
             ClusterError: the environment does not describe a task of a job.
@@ -224,6 +232,7 @@ class Trainer:
             steps_per_epoch=self._steps_per_epoch,
             batch_size=batch_size,
             samples=samples,
+            drop_remainder=drop_remainder,
         )
 
     def _take_part(
@@ -325,6 +334,7 @@ class Trainer:
         """Return this task's chief."""
         from pstraining.runtime.chief import refusals
         from pstraining.runtime.chief.chief import Chief
+        from pstraining.runtime.chief.evaluable import check_evaluable
         from pstraining.runtime.chief.options import ChiefOptions
         from pstraining.runtime.chief.reports.reporting import FitOptions
 
@@ -332,7 +342,7 @@ class Trainer:
         callbacks = refusals.created(self._callbacks)
         evaluate = client.on_cpu(self._evaluate)
         validation = self._validation.called_by(client.on_cpu) if self._validation else None
-        refusals.check_all(callbacks, validation, evaluate)
+        specs = refusals.check_all(callbacks, validation, evaluate)
         options = ChiefOptions(
             training,
             context.checkpoint,
@@ -354,8 +364,7 @@ class Trainer:
         )
         store = self._build_store(context, with_tables=True)
         refusals.check_rates(callbacks, store.model.optimizers)
-        measured = {"validation": validation, "evaluate": evaluate}
-        refusals.check_loss(store.model.keras, [name for name, given in measured.items() if given])
+        check_evaluable(store.model.keras, specs, client.compute)
         refusals.check_restores(callbacks, [layer.name for layer in store.model.embeddings if layer.is_dynamic])
         return Chief(
             client,

@@ -14,7 +14,7 @@ ODD = Ranges(1050, 100, lambda begin, end: [])
 FILES = Files(["a", "b", "c", "d"], lambda path: [])
 
 
-def count(source: Any, given: dict[str, object], workers: int = 4, **more: int) -> int:
+def count(source: Any, given: dict[str, object], workers: int = 4, **more: Any) -> int:
     return total_updates(resolve("training", TrainingSettings, given, {}), workers, source, **more)
 
 
@@ -27,7 +27,10 @@ def count(source: Any, given: dict[str, object], workers: int = 4, **more: int) 
         (RANGES, {"steps": 500}, {}, 500),
         (RANGES, {"epochs": 2}, {"batch_size": 20}, 100),
         (RANGES, {"epochs": 2}, {"batch_size": 30}, 2 * 10 * 4),  # the last batch of every block is small
+        (RANGES, {"epochs": 2}, {"batch_size": 30, "drop_remainder": True}, 2 * 10 * 3),
         (ODD, {"epochs": 1}, {"batch_size": 20}, 10 * 5 + 3),
+        (ODD, {"epochs": 1, "mode": "Sync"}, {"batch_size": 20, "drop_remainder": True}, 13),
+        (FILES, {"epochs": 2}, {"batch_size": 30, "samples": 399, "drop_remainder": True}, 2 * 4 * 3),
         (RANGES, {"epochs": 2, "mode": "Sync"}, {"batch_size": 20}, 25),
         (RANGES, {"epochs": 2, "mode": "Hybrid"}, {"batch_size": 20}, 25),
         (RANGES, {"epochs": 2, "mode": "Sync", "backup_workers": 2}, {"batch_size": 20}, 50),

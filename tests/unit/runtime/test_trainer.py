@@ -25,6 +25,8 @@ def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer
     [
         ({"steps_per_epoch": 0}, "at least 1"),
         ({"validation_every": 0}, "at least 1"),
+        ({"validation_every": 2}, "^validation_every: there is no validation: give validation, .* or leave validation"),
+        ({"validation_steps": 9}, "^validation_steps: there is no validation: give validation, .* or leave validation"),
         ({"steps_per_epoch": 60_000 / 32}, r"steps_per_epoch must be a whole number; it is 1875\.0"),
         ({"validation_steps": "10"}, "validation_steps must be a whole number; it is '10'"),
         (
@@ -160,7 +162,7 @@ def test_each_argument_of_keras_is_accepted_or_refused_with_the_way_out() -> Non
         (lambda: any_trainer.run(trainer(), 3), "^Trainer.run: too many positional arguments; its arguments are none"),
         (
             lambda: any_trainer.total_updates(trainer(), steps=3),
-            "^steps: Trainer.total_updates has no such argument: it has batch_size, samples, workers",
+            "^steps: Trainer.total_updates has no such argument: it has batch_size, samples, workers, drop_remainder",
         ),
         (lambda: any_ranges(10, 5, range, step=2), "^step: Ranges has no such argument: it has size, block, read"),
         (lambda: any_ranges(10, 5), "^Ranges: missing a required argument: 'read'; its arguments are size, block,"),

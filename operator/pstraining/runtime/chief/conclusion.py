@@ -14,6 +14,7 @@ from pstraining.runtime.model.errors import refusing_repeated_errors
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.telemetry.events import as_json, event
+from pstraining.runtime.telemetry.long_evaluation import noting_long
 
 RESULT_FILE: Final = "result.json"
 WEIGHTS_FILE: Final = "final.weights.h5"
@@ -49,7 +50,7 @@ def conclude(
         _export(model, saver)
     result: dict[str, float] = {"step": final.step}
     if evaluate is not None:
-        with refusing_repeated_errors("evaluate: the model cannot be evaluated"):
+        with refusing_repeated_errors("evaluate: the model cannot be evaluated"), noting_long("evaluate"):
             measured = model.keras.evaluate(for_evaluation(evaluate()), return_dict=True, verbose=0)
         result |= {f"test_{name}": value for name, value in numbers(measured).items()}
     if saver:

@@ -28,7 +28,8 @@ OTHER_HOOKS: Final = tuple(
 REFUSED: Final = {
     "BackupAndRestore": "the chief saves and restores checkpoints",
     "SwapEMAWeights": "leave it out; with use_ema, the model has the averages at the end of training",
-    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, ends training at such values",
+    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, ends training at a gradient with NaN or infinity; a "
+    "loss that is NaN is in the logs of on_epoch_end",
 }
 """Keras's callbacks that do not work on a chief, each with its replacement or the reason."""
 
@@ -86,21 +87,27 @@ def check_all(
     callbacks: Sequence["keras.callbacks.Callback"],
     validation: Validation | None,
     evaluate: Callable[[], Dataset] | None,
-) -> None:
+) -> dict[str, object]:
     """Make all checks that need no model.
+
+    Returns:
+        The types of the batches to evaluate, by the `Trainer`'s argument; None if they are unknown.
 
     Raises:
         CallbackRefusedError: names the argument and its replacement.
     """
     check(callbacks)
+    specs: dict[str, object] = {}
     if validation is None:
         check_monitors(callbacks, LogNames(None, ()))
     else:
-        check_data("validation", validation.data, "give validation_steps", may_be_endless=validation.steps is not None)
+        limited = validation.steps is not None
+        specs["validation"] = check_data("validation", validation.data, "give validation_steps", may_be_endless=limited)
         if validation.every > 1:
             _check_paths(callbacks)
     if evaluate is not None:
-        check_data("evaluate", evaluate, "end it with take(n)")
+        specs["evaluate"] = check_data("evaluate", evaluate, "end it with take(n)")
+    return specs
 
 
 def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
@@ -209,7 +216,7 @@ def check_loss(model: KerasModel, arguments: Iterable[str]) -> None:
             )
 
 
-def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_be_endless: bool = False) -> None:
+def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_be_endless: bool = False) -> object:
     """Refuse data that are no batches, and a dataset that is known to be empty or endless.
 
     Args:
@@ -217,6 +224,9 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
         data: creates the dataset.
         instead: advice to the user about an endless dataset.
         may_be_endless: whether the number of batches is limited otherwise.
+
+    Returns:
+        The types of the batches; None if they are unknown.
 
     Raises:
         CallbackRefusedError: names the argument.
@@ -229,14 +239,12 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
             f"{argument}: the dataset is empty, but must have a batch. With drop_remainder=True, it must have the "
             "samples of a batch"
         )
-    if may_be_endless:
-        return
-    if isinstance(found, keras.utils.PyDataset):
-        if found.num_batches is None:
+    if not may_be_endless:
+        if isinstance(found, keras.utils.PyDataset) and found.num_batches is None:
             raise CallbackRefusedError(f"{argument}: the PyDataset never ends (num_batches is None): {instead}")
-        return
-    if repeats_forever(found):
-        raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
+        if repeats_forever(found):
+            raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
+    return getattr(found, "element_spec", None)
 
 
 @dataclass(frozen=True)

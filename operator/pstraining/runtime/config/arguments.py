@@ -138,6 +138,15 @@ def check_metrics(**given: object) -> None:
             raise SettingsError(f"{name}: give a list, such as [{kind}], or a function without arguments; it is {kind}")
 
 
+def check_validation(validation: object, *, every: int, steps: int | None) -> None:
+    """Refuse settings of a validation that is missing; a SettingsError names the argument and the way out."""
+    for name, given in {"validation_every": every > 1, "validation_steps": steps is not None}.items():
+        if given and validation is None:
+            raise SettingsError(
+                f"{name}: there is no validation: give validation, a function that returns batches, or leave {name} out"
+            )
+
+
 def check_kinds(**given: object) -> None:
     """Refuse an argument of another type; a SettingsError names the argument, and has an example."""
     for name, value in given.items():

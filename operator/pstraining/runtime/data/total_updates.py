@@ -17,6 +17,7 @@ def total_updates(
     steps_per_epoch: int | None = None,
     batch_size: int | None = None,
     samples: int | None = None,
+    drop_remainder: bool = False,
 ) -> int:
     """Return the number of times that the optimizer is applied in the job, which its schedule counts.
 
@@ -29,6 +30,7 @@ def total_updates(
         steps_per_epoch: updates in an epoch of data that is not assigned.
         batch_size: samples in a batch of assigned data.
         samples: samples in all `Files`, which are assumed to have equal sizes.
+        drop_remainder: whether a split has no batch with fewer samples.
 
     Raises:
         SettingsError: the number does not follow from the settings; the message names what is missing.
@@ -39,7 +41,8 @@ def total_updates(
     steps, _ = by_steps(training.steps, training.epochs if source is None else None, steps_per_epoch)
     limits = [] if steps is None else [steps]
     if source is not None and training.epochs is not None:
-        limits.append(_of_data(training, workers, _batches(source, batch_size, samples)))
+        in_splits = _batches(source, batch_size, samples, whole=drop_remainder)
+        limits.append(_of_data(training, workers, in_splits))
     if not limits:
         raise SettingsError("total_updates: give steps, or epochs and steps_per_epoch")
     return training.optimizer_steps(min(limits), workers)
@@ -52,8 +55,8 @@ def _of_data(training: TrainingSettings, workers: int, batches: list[int]) -> in
     return math.ceil((training.epochs or 1) * updates / together)
 
 
-def _batches(source: Source, batch_size: int | None, samples: int | None) -> list[int]:
-    """Return the number of batches in each split."""
+def _batches(source: Source, batch_size: int | None, samples: int | None, *, whole: bool) -> list[int]:
+    """Return the number of batches, or of `whole` ones, in each split."""
     if batch_size is None:
         raise SettingsError("total_updates: give batch_size, the samples in a batch of Ranges or Files")
     if isinstance(source, Ranges):
@@ -62,4 +65,4 @@ def _batches(source: Source, batch_size: int | None, samples: int | None) -> lis
         raise SettingsError("total_updates: give samples, the number of samples in all Files")
     else:
         sizes = [math.ceil(samples / source.count)] * source.count
-    return [math.ceil(size / batch_size) for size in sizes]
+    return [size // batch_size if whole else math.ceil(size / batch_size) for size in sizes]

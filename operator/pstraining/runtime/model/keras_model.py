@@ -70,7 +70,7 @@ class Model:
         local = {id(layer.embeddings) for layer in self.embeddings}
         self.trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
         with refusing_errors("the optimizer cannot be created"):
-            given = make_optimizer()
+            given = _optimizer_of(make_optimizer())
         self.optimizer = loss_scale.inner(given)
         trained: list[KerasVariable | optimizer.TableVariable] = [*self.trainable, *map(_as_variable, self.embeddings)]
         self.optimizers, self._numbers = optimizer.assign(self.optimizer, trained)
@@ -342,6 +342,11 @@ class Model:
         clipped = optimizer.clip(self.optimizers, self._numbers, [*gradients, *(gradient for _, gradient in touched)])
         dense, rows = clipped[: len(gradients)], clipped[len(gradients) :]
         return dense, [(indices, gradient) for (indices, _), gradient in zip(touched, rows, strict=True)]
+
+
+def _optimizer_of(given: KerasOptimizer) -> KerasOptimizer:
+    """Return the program's optimizer; as in `compile`, its function may return a name or a config."""
+    return keras.optimizers.get(given) if isinstance(given, str | dict) else given
 
 
 def _identity(own: KerasOptimizer) -> str:

@@ -75,6 +75,11 @@ def names_results(model: keras.Model) -> bool:
     return any(_is_own(model, method) for method in EVALUATION)
 
 
+def evaluates_itself(model: keras.Model) -> bool:
+    """Return whether the model itself decides what an evaluation does with a batch, not only how it measures one."""
+    return any(_is_own(model, method) for method in ("make_test_function", "evaluate"))
+
+
 def lacks_loss(model: keras.Model) -> bool:
     """Return whether an evaluation certainly finds no loss: neither in `compile`, nor in the model or its layers."""
     if model._compile_loss is not None or model.losses or any(_is_own(model, method) for method in LOSSES):

@@ -195,6 +195,9 @@ class KerasModel(Protocol):
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Tensor) -> dict[str, Tensor]:
         """Emit updating the metrics; return their results."""
 
+    def test_step(self, data: Batch) -> dict[str, Tensor]:
+        """Emit the evaluation of a batch; return the results so far."""
+
     def get_metrics_result(self) -> dict[str, Tensor]:
         """Emit the metrics' results by name."""
 

@@ -121,6 +121,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "chief: the validation and the result lack them as well.",
         "If a metric's result is not a single number, use one whose result is, such as the mean over classes.",
     ),
+    "evaluation_continues": EventText(
+        _CHIEF,
+        "The evaluation for `argument` has taken `seconds` so far, and continues.",
+        "If its dataset never ends, end it with `take(n)`, or give `validation_steps`.",
+    ),
     "batch_hooks_not_called": EventText(
         _CHIEF,
         "A callback has methods for batches; they are not called, because the workers train the batches.",

@@ -3,6 +3,7 @@
 Callbacks see a snapshot of the parameter servers' state in the chief's Keras model.
 """
 
+import csv
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
+from keras.src.utils import file_utils
 
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import refused
@@ -27,6 +29,7 @@ from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.telemetry.long_evaluation import noting_long
 
 
 class CallbackError(RuntimeError):
@@ -178,6 +181,7 @@ class EpochEnds:
         if self._callbacks:
             self._callbacks.set_params({"verbose": 0, **params})
             self._callbacks.on_train_begin()
+            keep_columns(self._callbacks.callbacks)
             self._fixed.check_all(self._model)
             self._callbacks.on_epoch_begin(epoch)
             check = self._fixed.check_rates if epoch else self._fixed.check_all  # later ones have no effect in `fit`
@@ -190,7 +194,7 @@ class EpochEnds:
             # TensorBoard reads the number, also a MultiOptimizer's own one, and for schedules the rate of this step.
             own._iterations.assign(max(0, self._optimizer_steps(end.step) - end.skipped))
         if end.validate and self._validation:
-            with refusing_repeated_errors("validation: the model cannot be evaluated"):
+            with refusing_repeated_errors("validation: the model cannot be evaluated"), noting_long("validation"):
                 measured = self._model.keras.evaluate(
                     for_evaluation(self._validation.data()),
                     callbacks=self._callbacks,
@@ -229,6 +233,20 @@ class EpochEnds:
         if state is not None:
             self._model.assign(evaluation_weights(state, self._model.trained_by, over=averaged))
         self._callbacks.on_train_end(dict(self._logs))
+
+
+def keep_columns(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
+    """Let a CSVLogger with `append` write into the columns of its file, once training has begun.
+
+    Keras takes the columns from the first epoch, of which a restarted chief may know fewer results.
+    """
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.CSVLogger) or callback.append_header:
+            continue
+        with file_utils.File(callback.filename, "r") as file:
+            header = next(csv.reader(file, delimiter=callback.sep), [])
+        if header[:1] == ["epoch"]:
+            callback.keys = header[1:]
 
 
 def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str, float]:
