@@ -60,3 +60,38 @@ def test_a_loss_that_is_nan_is_in_the_logs_as_in_fit(client: Any, taken: Any, lo
     reporter._drain(lambda: time.sleep(0.01))
     assert ("loss" in counters.scalars) == logged
     assert math.isnan(counters.scalars.get("loss", math.nan))
+
+
+def test_a_metric_may_have_several_results_by_name(client: Any) -> None:
+    """`fit` logs each of them. The chief ended with a TypeError when the first worker had reported."""
+    import keras
+
+    class Both(keras.metrics.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(name="both")
+            self.error = keras.metrics.MeanAbsoluteError(name="error")
+
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+            self.error.update_state(y, predicted, sample_weight)
+
+        def result(self) -> Any:
+            return {
+                "error": self.error.result(),
+                "twice": 2 * self.error.result(),
+                "each": self.error.result() * [1, 2],
+            }
+
+        def reset_state(self) -> None:
+            self.error.reset_state()
+
+    options: Any = [{"metrics": [Both(), "mse"]} for _ in range(2)]
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.0), ps=1, build=binary, loss="mse", compiled=options[0])
+    rig.start()
+    given = [(x, x[:, :1]) for x, _ in batches(3)]
+    rig.train(given)
+    _, logs = in_one_process(rig, binary, given, lambda: keras.optimizers.SGD(0.0), loss="mse", **options[1])
+    compiled = rig.new_store().model.step.compiled
+    reported = compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
+    assert set(reported) == compiled.names(rig.model.step.compiled.outputs) == {"error", "twice", "mse"}
+    for name, value in reported.items():
+        assert value == pytest.approx(logs[name], rel=1e-5), name

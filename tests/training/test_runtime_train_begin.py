@@ -187,3 +187,62 @@ def test_batches_that_the_model_cannot_evaluate_are_refused_before_training(clie
     assert found["loss"] == expected["loss"]
     assert found["accuracy"] == expected["accuracy"]
     assert checked.test_function is not None
+
+
+def annealed() -> Any:
+    """Return a model with a weight that no gradient changes, as that of a loss, and with statistics of batches."""
+    import keras
+
+    class Annealed(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, _: Any) -> None:
+            self.factor = self.add_weight(name="factor", shape=(), trainable=False)
+
+        def call(self, x: Any) -> Any:
+            return x * self.factor
+
+    layers = keras.layers.Dense(3), keras.layers.BatchNormalization(), Annealed(name="annealed")
+    return keras.Sequential([keras.Input((8,)), *layers])
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize(("layer", "name"), [(2, "factor"), (0, "bias")])
+def test_a_callback_that_assigns_weights_of_its_copy_is_refused(client: Any, hook: str, layer: int, name: str) -> None:
+    """Such a callback raises the weight of a loss with the epochs, or clips weights. Training had other values."""
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+
+    def run(change: Any) -> None:
+        made = Drained([at(hook, change)], build=annealed)
+        made.end(1, State(1, made.model.values(), {}, {}), loss=1.0)
+
+    def assign(model: Any) -> None:
+        getattr(model.layers[layer], name).assign_add(model.layers[layer].weights[-1] * 0 + 1)
+
+    def assign_for_a_while(model: Any) -> None:
+        before = model.get_weights()
+        assign(model)
+        model(model.layers[0].kernel.numpy().T, training=True)
+        model.set_weights([*before[:4], *(own.numpy() for own in model.weights[4:6]), *before[6:]])
+
+    path = "annealed/factor" if name == "factor" else "sequential/dense/bias"
+    with pytest.raises(CallbackError, match=f"a callback has assigned .*{path}, which training would not") as raised:
+        run(assign)
+    assert final_error(raised.value) is not None
+    run(assign_for_a_while)
+
+
+def test_weights_that_a_callback_sets_at_the_end_of_training_are_the_result(client: Any) -> None:
+    """As with `fit`: averages of the program's own, for example. They were lost without a word."""
+
+    def average(model: Any) -> None:
+        model.set_weights([weight * 0 + 0.5 for weight in model.get_weights()])
+
+    for change, is_result in ((average, True), (lambda model: model.get_weights(), False)):
+        run = Drained([at("on_train_end", change)])
+        state = State(3, run.model.values(), {}, {})
+        run.end(3, state, loss=0.5)
+        run.ends.close(state)
+        run.wait()
+        best = run.ends.best()
+        assert (best is not None) == is_result
+        for value in (best or {}).values():
+            assert (value == 0.5).all()

@@ -348,6 +348,11 @@ def _check_hooks(callback: "keras.callbacks.Callback", name: str) -> None:
     event("batch_hooks_not_called", callback=name, hooks=own, reason="batches are trained on the workers")
 
 
+def has_own_hook(callback: "keras.callbacks.Callback") -> bool:
+    """Return whether a callback has a hook of the program's, or of another library, that is called."""
+    return any(_is_own(callback, hook) for hook in OTHER_HOOKS)
+
+
 def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
     """Return whether the program overrides this method of Keras."""
     if hook in vars(callback):

@@ -276,6 +276,10 @@ class Model:
                 "fetch a frozen weight once. Create it with add_weight(trainable=False), so that it counts as state"
             )
 
+    def is_average(self, variable: KerasVariable) -> bool:
+        """Return whether each batch moves this variable as an average."""
+        return id(variable) in self._averages
+
     def average(self, number: int) -> Average | None:
         """Return the moving average in which a batch changes this variable of state; None for other changes.
 

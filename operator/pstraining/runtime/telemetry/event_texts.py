@@ -40,7 +40,9 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "epoch": EventText(_CHIEF, "An epoch has ended; the fields are its logs, such as `loss` and `val_loss`."),
     "learning_rate": EventText(_CHIEF, "A callback has set the learning rate on the parameter servers."),
     "ended_early": EventText(_CHIEF, "A callback has ended training (`stop_training`)."),
-    "best_restored": EventText(_CHIEF, "A callback has restored the best weights, which are now the result."),
+    "best_restored": EventText(
+        _CHIEF, "A callback has restored the best weights, or has set others, which are now the result."
+    ),
     "worker_done": EventText(_WORKER, "Training is over for this worker; the fields are those of `worker`."),
     "result": EventText(_CHIEF, "Training is over; the fields are the last step and the evaluation."),
     "stopped": EventText(_CHIEF, "The chief was asked to stop, has saved the state of step `step`, and ends."),

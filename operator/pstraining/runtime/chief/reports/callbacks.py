@@ -18,6 +18,7 @@ from keras.src.utils import file_utils
 
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import refused
+from pstraining.runtime.chief.reports.assigned_weights import AssignedWeights
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
 from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE, FixedSettings
 from pstraining.runtime.data.batches import for_evaluation
@@ -77,7 +78,7 @@ class EpochEnds:
     ) -> None:
         self._model, self._device, self._validation, self._done = model, device, validation, done
         self._optimizer_steps = optimizer_steps
-        self._fixed = FixedSettings.of(model)
+        self._fixed, self._assigned = FixedSettings.of(model), AssignedWeights(model, callbacks)
         self._restoring = [callback for callback in callbacks if getattr(callback, "restore_best_weights", False)]
         self._callbacks = CallbackList(list(callbacks), add_history=True, model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -87,6 +88,7 @@ class EpochEnds:
         self._begun_at = 0  # the step at which it has begun
         self._ended = -1  # the last epoch that has ended
         self._is_closed = False
+        self._has_result = False  # whether callbacks have assigned weights at the end of training
         self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
@@ -155,12 +157,13 @@ class EpochEnds:
         return self._begun if self._callbacks and self._begun > self._ended else None
 
     def best(self) -> dict[str, Array] | None:
-        """Return the parameters that a callback has restored at the end of training (EarlyStopping), by path.
+        """Return the parameters that a callback has set at the end of training, as EarlyStopping does, by path.
 
-        None if no callback restores any. Call it after `close`, once `busy` is false.
+        None if no callback sets any. Call it after `close`, once `busy` is false.
         """
         held = (getattr(callback, "best_weights", None) for callback in self._restoring)
-        return self._model.values() if any(weights is not None for weights in held) else None
+        is_set = self._has_result or any(weights is not None for weights in held)
+        return self._model.values() if is_set else None
 
     def _give(self, task: Callable[[], None]) -> None:
         self._waiting += 1
@@ -180,16 +183,19 @@ class EpochEnds:
     def _begin(self, epoch: int, params: dict[str, object]) -> None:
         if self._callbacks:
             self._callbacks.set_params({"verbose": 0, **params})
+            self._assigned.note()
             self._callbacks.on_train_begin()
             keep_columns(self._callbacks.callbacks)
             self._fixed.check_all(self._model)
             self._callbacks.on_epoch_begin(epoch)
             check = self._fixed.check_rates if epoch else self._fixed.check_all  # later ones have no effect in `fit`
             check(self._model)
+            self._assigned.check()
 
     def _end(self, end: EpochEnd) -> None:
         if end.state is not None:
             self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
+            self._assigned.note()
         for own in (self._model.optimizer, *self._model.optimizers):
             # TensorBoard reads the number, also a MultiOptimizer's own one, and for schedules the rate of this step.
             own._iterations.assign(max(0, self._optimizer_steps(end.step) - end.skipped))
@@ -215,6 +221,7 @@ class EpochEnds:
                 self._set_skipped_rates(self._callbacks, end.following)
                 self._begun, self._begun_at = end.following, end.step
                 self._callbacks.on_epoch_begin(end.following)
+                self._assigned.check()
             self._fixed.check_rates(self._model)
 
     def _set_skipped_rates(self, callbacks: CallbackList, following: int) -> None:
@@ -232,7 +239,9 @@ class EpochEnds:
             return
         if state is not None:
             self._model.assign(evaluation_weights(state, self._model.trained_by, over=averaged))
+        self._assigned.note_all()
         self._callbacks.on_train_end(dict(self._logs))
+        self._has_result = self._assigned.has_result()
 
 
 def keep_columns(callbacks: Sequence["keras.callbacks.Callback"]) -> None:

@@ -202,9 +202,11 @@ def _members(metric: keras.Metric) -> list[keras.Metric]:
 
 
 def single(results: Mapping[str, object]) -> dict[str, Array]:
-    """Return the results of metrics that are one number."""
-    arrays = {name: np.asarray(value) for name, value in results.items()}
-    return {name: value for name, value in arrays.items() if value.size == 1}
+    """Return the results of metrics that are one number; as in `fit`, a metric may have several of them by name."""
+    found: dict[str, Array] = {}
+    for name, value in results.items():
+        found |= single(value) if isinstance(value, Mapping) else {name: np.asarray(value)}
+    return {name: value for name, value in found.items() if value.size == 1}
 
 
 @contextmanager
