@@ -230,7 +230,9 @@ def test_tasks_agree_on_the_next_layout_after_a_callback_has_set_the_learning_ra
 
 
 @pytest.mark.parametrize(
-    "kind", [list, deque, lambda found: (one for one in found)], ids=["list", "other", "generator"]
+    "kind",
+    [list, deque, lambda found: (one for one in found), lambda found: (list(one) for one in found)],
+    ids=["list", "other", "generator", "lists"],
 )
 def test_the_chief_evaluates_the_iterables_that_workers_train(client: Any, kind: Any) -> None:
     """Workers accept any iterable of batches. Keras takes a list for arrays, and refuses other iterables."""

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -241,11 +241,16 @@ def check_batches(data: Dataset, argument: str) -> None:
 
 
 def for_evaluation(data: Dataset) -> Dataset:
-    """Return batches as Keras's `evaluate` accepts them: it takes a list for arrays, and refuses other iterables."""
+    """Return batches as Keras's `evaluate` accepts them: it takes a list for arrays, and refuses other iterables.
+
+    Of a generator, it takes tuples alone; a worker also trains batches that are lists, and inputs without labels.
+    """
     accepted = data_adapters.is_tf_dataset, data_adapters.is_torch_dataloader, data_adapters.is_grain_dataset
-    if isinstance(data, keras.utils.PyDataset | Generator) or any(is_one(data) for is_one in accepted):
+    if isinstance(data, keras.utils.PyDataset) or any(is_one(data) for is_one in accepted):
         return data
-    return (batch for batch in data)
+    return (
+        batch if isinstance(batch, tuple) else tuple(batch) if isinstance(batch, list) else (batch,) for batch in data
+    )
 
 
 def _checked(data: Dataset) -> Dataset:

@@ -46,7 +46,7 @@ class AssignedWeights:
                 raise CallbackRefusedError(
                     f"a callback has assigned {path}, which training would not follow: workers have the weights of the "
                     "parameter servers. Set first values in the program's function that creates the model, and let the "
-                    "model compute what changes later, such as from a weight that counts steps in `call`"
+                    "model compute what changes later, such as from a floating-point weight that counts steps"
                 )
 
     def note_all(self) -> None:
