@@ -1,5 +1,6 @@
 """The marker by which a chief owns a checkpoint folder: the term that it takes, and its checks before each change."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, decide, markers, take
+from pstraining.runtime.checkpoint.naming import aside
 from pstraining.runtime.checkpoint.state import SupersededError
 from tests.unit.runtime.test_checkpoint import layout, names, opened, state
 
@@ -31,6 +33,37 @@ OLD, NEW = Writer("job", 1), Writer("job", 2)
 )
 def test_the_term_that_a_chief_takes(taken: dict[int, Writer], writer: Writer, expected: int | None) -> None:
     assert decide(taken, writer) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "writer", "expected"),
+    [
+        ({}, OLD, 8),  # checkpoints that were copied without the marker
+        ({1: OLD}, OLD, 8),  # copied while the job ran
+        ({7: OLD}, OLD, 7),
+        ({1: OLD}, NEW, 8),
+        ({9: OLD}, NEW, 10),
+        ({2: NEW}, OLD, None),
+    ],
+)
+def test_a_chief_takes_no_term_below_that_of_a_checkpoint(
+    taken: dict[int, Writer], writer: Writer, expected: int | None
+) -> None:
+    assert decide(taken, writer, written=7) == expected
+
+
+@pytest.mark.parametrize("is_aside", [False, True])
+def test_copied_checkpoints_are_followed_by_those_of_the_job_that_continues(tmp_path: Path, *, is_aside: bool) -> None:
+    for writer in (OLD, NEW):
+        opened(tmp_path / "a", writer=writer).save(state(30), term=1, layout=layout())
+    name = "ckpt-0000000030-term-2"
+    copied = tmp_path / "b" / (aside(2, name) if is_aside else name)
+    shutil.copytree(tmp_path / "a" / name, copied)
+    opened(tmp_path / "b", keep=1, writer=Writer("another", 1)).save(state(40), term=1, layout=layout())
+    assert names(tmp_path / "b") == ["ckpt-0000000040-term-3", "term-3"]
+    found = opened(tmp_path / "b", writer=Writer("another", 2)).newest()
+    assert found is not None
+    assert found.step == 40
 
 
 def test_an_older_chief_fails_with_the_newer_chiefs_term(tmp_path: Path) -> None:

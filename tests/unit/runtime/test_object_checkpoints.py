@@ -265,6 +265,14 @@ def test_a_restarted_process_keeps_its_term_and_a_late_one_gets_none() -> None:
         opened(in_memory(store), writer=OLD)
 
 
+def test_a_marker_that_expired_in_the_store_costs_no_step() -> None:
+    bucket = in_memory()
+    for writer, step in [(OLD, 5), (NEW, 10), (Writer("job", 3), 15)]:
+        opened(bucket, writer=writer).save(state(step), term=1, layout=layout())
+        bucket.delete(bucket.sizes(keys.TERMS))
+    equals(opened(bucket).newest(), 15)
+
+
 def test_a_store_that_fails_often_loses_nothing(s3: FakeS3) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")

@@ -77,7 +77,7 @@ def markers(folder: Path) -> list[int]:
     return [number for number in found if number is not None]
 
 
-def decide(taken: Mapping[int, Writer], writer: Writer) -> int | None:
+def decide(taken: Mapping[int, Writer], writer: Writer, written: int = 0) -> int | None:
     """Return the term that a chief has to take: the newest one if this chief has it already, or else the next one.
 
     Pure.
@@ -85,6 +85,7 @@ def decide(taken: Mapping[int, Writer], writer: Writer) -> int | None:
     Args:
         taken: the chief of each term that is taken.
         writer: the chief.
+        written: the highest term of a checkpoint. Its marker may be gone, or left behind when checkpoints were copied.
 
     Returns:
         None if the chief is superseded.
@@ -93,8 +94,11 @@ def decide(taken: Mapping[int, Writer], writer: Writer) -> int | None:
     if any(writer.precedes(other) for other in taken.values()):
         return None
     if writer.has_order and writer in taken.values():  # the chief's process restarted
-        return newest if taken[newest] == writer else None
-    return newest + 1
+        if taken[newest] != writer:
+            return None
+        if newest >= written:
+            return newest
+    return max(newest, written) + 1  # checkpoints of lower terms than `written` would count as older
 
 
 def take(folder: Path, writer: Writer) -> FolderTerm:
@@ -106,7 +110,7 @@ def take(folder: Path, writer: Writer) -> FolderTerm:
     """
     while True:
         taken = {number: _read(folder / naming.marker(number)) for number in markers(folder)}
-        number = decide(taken, writer)
+        number = decide(taken, writer, naming.written_term(os.listdir(folder)))
         if number is None:
             raise superseded(folder, max(taken))
         if number in taken or _create(folder, number, writer):

@@ -80,3 +80,9 @@ def set_aside(name: str) -> Key | None:
     """Return the checkpoint that was set aside under a temporary name; None for other names."""
     match = _ASIDE.fullmatch(name)
     return key_of(match[1]) if match else None
+
+
+def written_term(names: Iterable[str]) -> int:
+    """Return the highest term of a checkpoint among these names; 0 without one."""
+    found = (key_of(name) or set_aside(name) for name in names)
+    return max((key.term for key in found if key), default=0)

@@ -42,7 +42,7 @@ def take(bucket: Bucket, writer: Writer) -> BucketTerm:
     """
     while True:
         taken = {number: _read(bucket, number) for number in _terms(bucket)}
-        number = decide(taken, writer)
+        number = decide(taken, writer, keys.written_term(bucket.sizes()))
         if number is None:
             raise superseded_by(taken[max(taken)], bucket.url, max(taken))
         if number in taken or _create(bucket, number, writer):

@@ -72,6 +72,11 @@ def orphans(keys: Iterable[str], term: int) -> list[str]:
     return [key for key, attempt in found if attempt and attempt.key.term <= term and attempt not in kept]
 
 
+def written_term(keys: Iterable[str]) -> int:
+    """Return the highest term of an attempt; 0 without one."""
+    return max((attempt.key.term for key in keys if (attempt := attempt_of(key))), default=0)
+
+
 def marker(term: int) -> str:
     """Return the key of a term's marker."""
     return f"{TERMS}/term-{term}"
