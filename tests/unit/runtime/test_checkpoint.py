@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.runtime.checkpoint import manifest
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, UnusableCheckpointsError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key, aside, key_of, set_aside, superfluous, term_of_temporary
 from pstraining.runtime.checkpoint.state import State
@@ -136,7 +136,6 @@ def test_a_link_to_nothing_gives_way_to_the_one_before(tmp_path: Path, capsys: p
         ("state.npz", Path.unlink),
         ("metadata.json", cut),
         ("metadata.json", Path.unlink),
-        ("metadata.json", other_format),
     ],
 )
 def test_a_damaged_newest_gives_way_to_the_one_before(
@@ -151,6 +150,25 @@ def test_a_damaged_newest_gives_way_to_the_one_before(
     assert (reported["event"], reported["step"]) == ("checkpoint_unreadable", 20)
     with pytest.raises(CorruptCheckpointError):
         checkpoints.load(20)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, r"no checkpoint in .* can be read, .* The newest, of step 20: .*to restart$"),
+        (other_format, r"^the checkpoint of step 20 has format 99, of a later version of pstraining\. "),
+    ],
+)
+def test_training_does_not_restart_beside_checkpoints_that_cannot_be_read(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    """Its first save would delete them."""
+    checkpoints = saved(tmp_path, 10, 20)
+    for step in (10, 20):
+        damage(checkpoints.path(step) / "metadata.json")
+    with pytest.raises(UnusableCheckpointsError, match=message):
+        checkpoints.newest()
+    assert checkpoints.steps() == [10, 20]
 
 
 def test_the_same_step_is_replaced_and_an_abandoned_later_one_is_deleted(tmp_path: Path) -> None:

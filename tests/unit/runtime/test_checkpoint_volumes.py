@@ -292,6 +292,24 @@ def test_a_volume_that_does_not_answer_for_a_minute_costs_no_step(
     assert waited == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0][:failures]
 
 
+@pytest.mark.parametrize("number", [errno.ENOTCONN, errno.ETIMEDOUT, errno.EACCES, errno.EMFILE, errno.EIO])
+def test_checkpoints_that_may_be_whole_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A volume that does not answer for minutes, as when its mount is gone, or that denies access."""
+    checkpoints = saved(tmp_path, 10, 20)
+
+    def failing(path: Path, *_: Any, **__: Any) -> str:
+        if number == errno.EIO or path.parent == checkpoints.path(20):
+            raise OSError(number, os.strerror(number))
+        raise AssertionError(path)
+
+    monkeypatch.setattr(Path, "read_text", failing)
+    monkeypatch.setattr("time.sleep", of_this_thread(lambda _: None, time.sleep))
+    with pytest.raises(OSError, match=os.strerror(number)):
+        checkpoints.newest()
+
+
 def test_a_part_on_a_volume_that_does_not_answer_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

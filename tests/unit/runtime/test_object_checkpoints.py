@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from obstore.store import MemoryStore
 
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError, UnusableCheckpointsError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.objects import keys
@@ -345,7 +345,8 @@ def test_a_damaged_reply_is_read_again_and_a_damaged_object_gives_way(
         assert '"checkpoint_unreadable", "step": 10' in capsys.readouterr().out
     manifest = next(key for key in s3.objects if "ckpt-0000000005" in key and key.endswith("metadata.json"))
     s3.objects[manifest] = s3.objects[manifest].replace(b"dense", b"tense")
-    assert checkpoints.newest() is None
+    with pytest.raises(UnusableCheckpointsError, match="of step 10: segment 1 is missing"):
+        checkpoints.newest()
 
 
 def test_a_store_without_conditional_writes_is_refused(s3: FakeS3) -> None:

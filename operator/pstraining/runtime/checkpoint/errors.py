@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pstraining.runtime.checkpoint.files import PASSING
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.telemetry.events import event
 
 
@@ -12,6 +14,27 @@ class CorruptCheckpointError(Exception):
 
 class NotSavedError(OSError):
     """The last state could not be saved."""
+
+
+class UnusableCheckpointsError(FinalError, RuntimeError):
+    """Training can continue from no checkpoint, and must not start from the beginning, because it would delete them."""
+
+
+def none_readable(location: str, step: int, error: CorruptCheckpointError) -> Exception:
+    """Return the error to raise if no checkpoint can be read.
+
+    Args:
+        location: the folder or the prefix.
+        step: the step of the newest checkpoint.
+        error: why it cannot be read.
+    """
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in PASSING:
+        return cause  # the volume may answer again
+    return UnusableCheckpointsError(
+        f"no checkpoint in {location} can be read, and the first save from the beginning would delete them. The "
+        f"newest, of step {step}: {error}. Repair the storage, or move the checkpoints to another place to restart"
+    )
 
 
 @contextmanager

@@ -18,6 +18,8 @@ PASSING: Final = frozenset(
     }
 )
 """Errors of a volume whose server does not answer. A disk that is damaged for good has the first of them, too."""
+NO_DAMAGE: Final = PASSING | {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors at which a file may be whole: of a volume, or of this process, such as a user without the right to read it."""
 LINK: Final = "link a file"
 """The operation that only incremental saves need."""
 _NO_EXCHANGE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})

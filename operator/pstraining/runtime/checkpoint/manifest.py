@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, UnusableCheckpointsError
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.state import Entry
@@ -80,13 +80,17 @@ def decode(text: str, key: Key) -> Manifest:
 
     Raises:
         CorruptCheckpointError: the manifest is damaged, or belongs to another checkpoint.
+        UnusableCheckpointsError: a later version wrote it.
         Exception: the manifest is damaged; the type depends on the kind of damage.
     """
     content = json.loads(text)
-    if content["format"] not in (_UNSEALED, FORMAT, FORMAT_OF_CHANGES):
-        raise CorruptCheckpointError(f"format {content['format']} is not known")
     if content["format"] != _UNSEALED and sealed(content) != content:
         raise CorruptCheckpointError("the metadata does not match its checksum")
+    if content["format"] not in (_UNSEALED, FORMAT, FORMAT_OF_CHANGES):
+        raise UnusableCheckpointsError(
+            f"the checkpoint of step {key.step} has format {content['format']}, of a later version of pstraining. "
+            "Training from an earlier checkpoint would delete it: use an image with that version, or another folder"
+        )
     if (content.get("folderTerm", 0), content["step"]) != (key.term, key.step):
         raise CorruptCheckpointError(
             f"the metadata belongs to step {content['step']} of term {content.get('folderTerm', 0)}"

@@ -24,7 +24,7 @@ from typing import IO, Final, TypeVar
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, reporting_leftovers
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, none_readable, reporting_leftovers
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.parts import SavedParts, WritesParts, write_parts
@@ -32,6 +32,7 @@ from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
@@ -87,22 +88,26 @@ class Checkpoints:
         """Return the newest readable state, with every byte checked, and report the unreadable ones.
 
         Returns:
-            None without a readable checkpoint.
+            None without a checkpoint.
+
+        Raises:
+            UnusableCheckpointsError: no checkpoint can be read, or a later version wrote one.
+            OSError: the volume does not answer at present, or denies access; an older checkpoint would lose steps.
         """
         # A superseded chief may still replace or delete checkpoints: the folder is listed again after each failure.
-        tried: set[tuple[Path, int]] = set()
-        while True:
-            found = {key: path for key, path in self._found().items() if (path, _identity(path)) not in tried}
-            if not found:
-                return None
-            key = max(found)
-            identity = _identity(found[key])
+        tried: dict[tuple[Path, int], CorruptCheckpointError] = {}
+        while found := {key: (path, _identity(path)) for key, path in self._found().items()}:
+            key = max((key for key, one in found.items() if one not in tried), default=None)
+            if key is None:
+                raise none_readable(self.location, max(found).step, tried[found[max(found)]])
+            path, identity = found[key]
             try:
-                return self._load(key, found[key])
+                return self._load(key, path)
             except CorruptCheckpointError as error:
-                if identity == _identity(found[key]) != 0:
-                    event("checkpoint_unreadable", step=key.step, reason=str(error), path=str(found[key]))
-                    tried.add((found[key], identity))
+                if identity == _identity(path) != 0:
+                    event("checkpoint_unreadable", step=key.step, reason=str(error), path=str(path))
+                    tried[path, identity] = error
+        return None
 
     def load(self, step: int) -> StoredState:
         """Return the state of the newest checkpoint of a step.
@@ -281,20 +286,23 @@ class Checkpoints:
 
         Raises:
             CorruptCheckpointError: a part is missing, damaged, of another format, or unreadable for all that time.
+            OSError: the file may be whole, see `files.NO_DAMAGE`.
         """
         try:
             return _patiently(lambda: self._try_to_load(key, path))
         except OSError as error:
+            if error.errno != errno.EIO:  # which damaged sectors have, too
+                raise
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
 
     def _try_to_load(self, key: Key, path: Path) -> StoredState:
         try:
             described = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
             found = StoredState(OpenFile(path / ARRAYS), key.step, described, FolderPlace(path))
-        except (CorruptCheckpointError, MemoryError):
+        except (CorruptCheckpointError, FinalError, MemoryError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
-            if isinstance(error, OSError) and error.errno in files.PASSING:
+            if isinstance(error, OSError) and error.errno in files.NO_DAMAGE:
                 raise
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
         found.check_parts(self._damaged)

@@ -21,7 +21,7 @@ from typing import IO, Final, cast
 from pstraining.runtime.checkpoint import arrays, manifest, naming
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, reporting_leftovers
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, none_readable, reporting_leftovers
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.objects import keys
@@ -33,6 +33,7 @@ from pstraining.runtime.checkpoint.objects.segments import SEGMENT_BYTES, Segmen
 from pstraining.runtime.checkpoint.parts import Parts, SavedParts, WritesParts, write_parts
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
+from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
@@ -95,18 +96,21 @@ class BucketCheckpoints:
         """Return the newest readable state, with every byte checked, and report the unreadable ones.
 
         Returns:
-            None without a readable checkpoint.
+            None without a checkpoint.
 
         Raises:
+            UnusableCheckpointsError: no checkpoint can be read, or a later version wrote one.
             OSError: the store does not answer at present; an older checkpoint would lose steps.
         """
-        tried: set[Attempt] = set()
-        while found := self._found() - tried:  # listed again: a superseded chief may still delete
+        tried: dict[Attempt, CorruptCheckpointError] = {}
+        while listed := self._found():  # again each time: a superseded chief may still delete
+            if not (found := listed - tried.keys()):
+                raise none_readable(self.location, max(listed).key.step, tried[max(listed)])
             attempt = max(found)
             try:
                 return self._load(attempt)
             except CorruptCheckpointError as error:
-                tried.add(attempt)  # an attempt never changes
+                tried[attempt] = error  # an attempt never changes
                 if attempt in self._found():
                     path = f"{self.location}/{attempt.folder}"
                     event("checkpoint_unreadable", step=attempt.key.step, reason=str(error), path=path)
@@ -212,7 +216,7 @@ class BucketCheckpoints:
             found = StoredState(file, attempt.key.step, described, ObjectsPlace(self._bucket, attempt.folder))
         except FileNotFoundError as error:
             raise CorruptCheckpointError(f"{error.filename} is missing") from None
-        except (CorruptCheckpointError, MemoryError, OSError):
+        except (CorruptCheckpointError, FinalError, MemoryError, OSError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error

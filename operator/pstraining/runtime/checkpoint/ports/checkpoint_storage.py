@@ -42,9 +42,10 @@ class CheckpointStorage(Protocol):
         ...
 
     def newest(self) -> StoredState | None:
-        """Return the newest readable state, with every byte checked; None without one.
+        """Return the newest readable state, with every byte checked; None without a checkpoint.
 
         Raises:
+            UnusableCheckpointsError: no checkpoint can be read, or a later version wrote one.
             OSError: the storage does not answer at present.
         """
         ...

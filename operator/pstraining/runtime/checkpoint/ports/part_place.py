@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
-from pstraining.runtime.checkpoint.files import PASSING
+from pstraining.runtime.checkpoint.files import NO_DAMAGE
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile, SeekableFile
 from pstraining.runtime.model.partition import Array
 
@@ -85,7 +85,7 @@ class FolderPlace:
             with open(name, "rb", opener=self._open) as file:
                 return file.read()
         except OSError as error:
-            if error.errno in PASSING:
+            if error.errno in NO_DAMAGE:
                 raise
             raise CorruptCheckpointError(f"{name} is unreadable: {error.strerror}") from None
 
