@@ -25,8 +25,8 @@ else:
         sys.exit(78)
     if sys.argv[1:2] == ["--"]:
         # The kernel drops a signal without a handler for the first process of a container. A blocked one waits for the
-        # supervisor, whose imports and preparations take a while.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
+        # supervisor, whose imports and preparations take a while. 37 is SIGRTMIN+3, as images with systemd stop.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, 37))
     # Python would import from the folder that this file's link pointed to, which the kubelet removes whenever the
     # cluster map changes.
     sys.path[0] = os.path.dirname(os.path.abspath(__file__))

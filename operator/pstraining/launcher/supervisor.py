@@ -20,7 +20,9 @@ if TYPE_CHECKING or __package__:
 else:
     from contract import ExitError
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+SYSTEMD_STOP = 37
+"""SIGRTMIN+3 in container runtimes: the signal to stop of images with systemd, which other programs do not know."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, SYSTEMD_STOP)
 SIGNALS = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 CHECK_SECONDS = 0.5
 """Seconds between two checks whether a command must be killed."""
@@ -102,10 +104,11 @@ class Supervisor:
             if number == signal.SIGCHLD:
                 self._reap()
             else:
+                sent = int(signal.SIGTERM) if number == SYSTEMD_STOP else number
                 if number in STOP_SIGNALS:
-                    self.stopped_by = number
+                    self.stopped_by = sent
                     self.before_stop()
-                self._signal_group(number)
+                self._signal_group(sent)
         if self.stopped_by and not self._pid:
             raise ExitError(128 + self.stopped_by, "")
 

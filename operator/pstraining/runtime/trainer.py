@@ -296,7 +296,7 @@ class Trainer:
             return None
         worker = WorkerThread(work if cluster.task.type == "worker" else None)
         stop = GracefulStop(lambda: clusters.is_layout_ending(client.cluster))
-        stop.install()
+        stop.install(in_pod=cluster.in_pod)
         with tf.device(client.local):
             outputs.tracking.start(outputs.history.settings)
             chief = self._build_chief(context, stop, worker.check_abort)

@@ -18,6 +18,26 @@ def test_a_stop_during_the_imports_waits_for_the_launcher(tmp_path: Path) -> Non
     assert done.returncode == contract.EXIT_BAD_CONTRACT, "the signal ended the process, or it would be lost"
 
 
+def test_the_signal_to_stop_of_systemd_becomes_one_that_programs_know() -> None:
+    """Images with systemd have `STOPSIGNAL SIGRTMIN+3`. Without a handler, the kernel drops it for a container."""
+    child = "import os, signal, time; os.kill(os.getppid(), 37); signal.pause()"
+    program = f"""
+import sys
+from pstraining.launcher.supervisor import Supervisor
+found = Supervisor()
+code, _ = found.run([sys.executable, "-c", {child!r}], {{}})
+raise SystemExit(f"{{code}} {{found.stopped_by:d}}")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path)},
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    assert done.stderr.split() == [b"143", b"15"]
+
+
 def test_a_stop_from_before_the_launcher_was_ready_stops_it() -> None:
     program = f"""
 import signal

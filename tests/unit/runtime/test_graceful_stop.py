@@ -12,7 +12,7 @@ from pstraining.api import contract
 from pstraining.runtime.checkpoint.errors import NotSavedError
 from pstraining.runtime.chief import shutdown
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.shutdown import AGAIN_SECONDS, GracefulStop, StoppedError
+from pstraining.runtime.chief.shutdown import AGAIN_SECONDS, HELD_BACK, GracefulStop, StoppedError
 from pstraining.runtime.replication.renewal import RenewalDueError
 
 ENDLESS = 60.0
@@ -23,7 +23,7 @@ SHORT = 30.0
 @pytest.fixture
 def stop() -> Iterator[GracefulStop]:
     """Return a stop that receives signals; the process's own handlers are restored afterwards."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM, *shutdown.OTHERS)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
     found = GracefulStop()
     found.install()
     yield found
@@ -31,8 +31,8 @@ def stop() -> Iterator[GracefulStop]:
         signal.signal(number, handler)
 
 
-def terminate(number: signal.Signals = signal.SIGTERM) -> None:
-    os.kill(os.getpid(), number)
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
@@ -51,12 +51,29 @@ def test_the_process_ends_at_once_where_nothing_is_deferred(stop: GracefulStop) 
         terminate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_a_deferred_exit_follows_the_block(stop: GracefulStop, number: signal.Signals) -> None:
-    """The signal is that of the container's image or template."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+def test_the_signal_to_stop_of_an_image_defers_the_exit_in_a_pod(number: signal.Signals) -> None:
+    former = signal.getsignal(number)
+    handlers = {other: signal.getsignal(other) for other in (signal.SIGTERM, signal.SIGALRM)}
+    try:
+        GracefulStop().install()
+        assert signal.getsignal(number) == former, "a terminal sends it to a local job"
+        (stop := GracefulStop()).install(in_pod=True)
+        with exits(), stop.deferred():
+            os.kill(os.getpid(), number)
+            with pytest.raises(StoppedError):
+                stop.check()
+    finally:
+        for other in HELD_BACK:
+            signal.signal(other, handlers.get(other) or signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, handlers[signal.SIGALRM])
+
+
+def test_a_deferred_exit_follows_the_block(stop: GracefulStop) -> None:
     saved = []
     with exits(), stop.deferred():
-        terminate(number)
+        terminate()
         with pytest.raises(StoppedError):
             stop.check()
         saved.append(1)

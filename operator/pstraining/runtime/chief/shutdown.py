@@ -1,6 +1,5 @@
 """SIGTERM on the chief: it ends the process at once, unless the state has to be saved first.
 
-An image (`STOPSIGNAL`) or a template (`lifecycle.stopSignal`) may select SIGINT or SIGQUIT instead, to the same effect.
 If a job with hot standbys changes its layout, the chief also ends, but only after the whole state is saved.
 """
 
@@ -21,11 +20,9 @@ from pstraining.runtime.telemetry.events import event
 EXIT_CODE: Final = 128 + signal.SIGTERM
 """The process's exit code, equal to that of a process without a signal handler."""
 
-HELD_BACK: Final = frozenset({signal.SIGTERM})
-"""Signals blocked while the chief's process is renewed, see `replication.renewal`; they would end it at once."""
-
-OTHERS: Final = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
-"""Other signals that stop a container, with their default handlers; a handler of the program's own stays."""
+HELD_BACK: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+"""Signals that stop a container, as its image has them. They are blocked while the chief's process is renewed, see
+`replication.renewal`; they would end it at once."""
 
 RECOVERY_SECONDS: Final = 5.0
 """Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
@@ -59,15 +56,19 @@ class GracefulStop:
         self._asked = self._deferred = self._recovers = self._is_installed = False
         self._former_timer: tuple[float, float] | None = None
 
-    def install(self) -> None:
-        """Handle SIGTERM from now on, including one blocked during a renewal; only possible in a main thread."""
+    def install(self, *, in_pod: bool = False) -> None:
+        """Handle SIGTERM from now on, including one blocked during a renewal; only possible in a main thread.
+
+        Args:
+            in_pod: whether other signals may stop the container, too. A terminal sends them to a local job.
+        """
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._received)
-            for number in (number for number, default in OTHERS.items() if signal.getsignal(number) == default):
+            handled = HELD_BACK if in_pod else {signal.SIGTERM}
+            for number in handled:
                 signal.signal(number, self._received)
             signal.signal(signal.SIGALRM, self._expired)
             self._is_installed = True
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
