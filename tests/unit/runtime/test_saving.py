@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.naming import Key
+from pstraining.runtime.checkpoint.objects.bucket import Bucket
+from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import State, SupersededError
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
@@ -295,3 +298,20 @@ def test_the_interval_follows_the_cost_of_a_save_and_its_changes_are_reported(
     found = [event for event in reported(capsys) if event["event"] == "checkpoint_interval"]
     assert [(event["seconds"], event["losses"]) for event in found] == [(600, 0), (120, 2)]
     assert saver(tmp_path, clock, interval_seconds=33).interval() == 33
+
+
+def test_the_remedy_of_a_failed_save_fits_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeper = saver(tmp_path)
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(files, "write_durably", failing)
+    keeper.try_to_save(state(1))
+    assert f". Check that {tmp_path} can be written to" in reported(capsys)[-1]["help"]
+    bucket = BucketCheckpoints(Bucket.at(f"file://{tmp_path}/objects"), keep=1)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert bucket.remedy(full) == f"Make room in {gettempdir()}, the folder for temporary files"
+    assert bucket.remedy(OSError()).startswith(f"Check that {bucket.location} can be written to, and that the cred")

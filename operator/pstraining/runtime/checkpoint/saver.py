@@ -132,7 +132,7 @@ class Saver:
                 reason=str(error),
                 newest=self._newest()[0],
                 retry_seconds=self.interval(),
-                help=f"training continues, and earlier checkpoints are kept. {self.checkpoints.remedy}",
+                help=f"training continues, and earlier checkpoints are kept. {self.checkpoints.remedy(error)}",
             )
 
     def try_increment(self, state: StateBlocks) -> bool:
@@ -158,8 +158,8 @@ class Saver:
             event("not_saved", step=state.step, reason=str(error), newest=newest)
             raise NotSavedError(
                 f"the state at step {state.step} could not be saved in {self.checkpoints.location} ({error}); "
-                f"{before}. {self.checkpoints.remedy}; while the parameter servers run, a restarted chief saves their "
-                "state"
+                f"{before}. {self.checkpoints.remedy(error)}; while the parameter servers run, a restarted chief saves "
+                "their state"
             ) from None
 
     def replace_last(self, state: StateBlocks) -> None:
@@ -202,7 +202,7 @@ class Saver:
             event("not_saved", step=self._kept, reason=str(error), newest=self._kept)
             raise NotSavedError(
                 f"the result could not be written to {self.checkpoints.location} ({error}); the checkpoint of step "
-                f"{self._kept} is kept. {self.checkpoints.remedy}, and start the program again"
+                f"{self._kept} is kept. {self.checkpoints.remedy(error)}, and start the program again"
             ) from None
 
     def _newest(self) -> tuple[int | None, str]:

@@ -66,11 +66,14 @@ class Checkpoints:
         self.folder, self._keep, self._writer = folder, keep, writer or Writer()
         self.location = str(folder)
         """The folder, for messages."""
-        self.remedy = f"Make room in {folder}"
-        """What a user can do about a failed save."""
         self._damaged, self._links = damaged, links
         self._term: FolderTerm | None = None
         self._last: SavedParts | None = None
+
+    def remedy(self, error: OSError) -> str:
+        """Return what a user can do about a failed save."""
+        full = error.errno in files.FULL
+        return f"Make room in {self.folder}" if full else f"Check that {self.folder} can be written to"
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, including unreadable ones, the newest last."""

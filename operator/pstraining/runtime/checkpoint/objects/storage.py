@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import IO, Final, cast
 
-from pstraining.runtime.checkpoint import arrays, manifest, naming
+from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, none_readable, reporting_leftovers
@@ -67,8 +67,6 @@ class BucketCheckpoints:
         self._damaged, self._links = damaged, links
         self.location = bucket.url
         """The prefix as a URI."""
-        self.remedy = f"Check that {bucket.url} can be written to, and that the credentials are valid"
-        """What a user can do about a failed save."""
         self._term: BucketTerm | None = None
         self._last: SavedParts | None = None
 
@@ -87,6 +85,12 @@ class BucketCheckpoints:
                 f"checkpoint.path: {self.location} cannot be written to ({error.strerror}): give the chief's pod "
                 "credentials by its environment or its service account, or give another URI"
             ) from None
+
+    def remedy(self, error: OSError) -> str:
+        """Return what a user can do about a failed save."""
+        if error.errno in files.FULL:  # of a result, which is first written to a local file
+            return f"Make room in {gettempdir()}, the folder for temporary files"
+        return f"Check that {self.location} can be written to, and that the credentials are valid"
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, including unreadable ones, the newest last."""

@@ -17,9 +17,8 @@ class CheckpointStorage(Protocol):
         """The folder or the URI of the checkpoints, for messages."""
         ...
 
-    @property
-    def remedy(self) -> str:
-        """What a user can do about a failed save, as a sentence without its full stop."""
+    def remedy(self, error: OSError) -> str:
+        """Return what a user can do about a failed save, as a sentence without its full stop."""
         ...
 
     @property
