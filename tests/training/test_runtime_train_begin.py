@@ -147,8 +147,8 @@ def test_batches_that_the_model_cannot_evaluate_are_refused_before_training(clie
     import keras
     import tensorflow as tf
 
-    from pstraining.runtime.chief.evaluable import check_evaluable
     from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.chief.reports.evaluable import check_evaluable
     from pstraining.runtime.errors import FinalError
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.training.objective import Objective

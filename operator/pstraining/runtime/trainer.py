@@ -334,8 +334,8 @@ class Trainer:
         """Return this task's chief."""
         from pstraining.runtime.chief import refusals
         from pstraining.runtime.chief.chief import Chief
-        from pstraining.runtime.chief.evaluable import check_evaluable
         from pstraining.runtime.chief.options import ChiefOptions
+        from pstraining.runtime.chief.reports.evaluable import check_evaluable
         from pstraining.runtime.chief.reports.reporting import FitOptions
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal

@@ -170,7 +170,9 @@ def _sudden_stops(spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
         yield Finding(path, message, Severity.WARNING)
     for index, container in enumerate(spec.get("containers") or ()):
         stop = (container.get("lifecycle") or {}).get("stopSignal")
-        if stop not in (None, "SIGTERM", "SIGINT", "SIGQUIT", "SIGRTMIN+3") and container is pods.main_container({**spec}):
+        if stop not in (None, "SIGTERM", "SIGINT", "SIGQUIT", "SIGRTMIN+3") and container is pods.main_container(
+            {**spec}
+        ):
             path = path_of((*steps, "containers", index, "lifecycle", "stopSignal"))
             message = f"is {stop}, which does not stop the launcher: the pod runs until the end of its grace period"
             yield Finding(path, f"{message}; use SIGTERM, or remove it", Severity.WARNING)
