@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 
 from pstraining.runtime.config.server import launcher_file
 from pstraining.runtime.config.settings import TrainingSettings, resolve
@@ -20,8 +19,6 @@ from tests.support.placement import divide_cpu, wanted_devices
 
 GENERATION = 7
 SESSION = Session(1, GENERATION)
-ENDLESS = 4e9
-"""The end of a lease, and the time of one, in seconds; no test ends later."""
 SPREAD = {"minShardBytes": 0}
 """Options that place a small model on all of a job's servers, so that every loss matters."""
 
@@ -149,14 +146,11 @@ class Rig:
         """Grant all members a lease without an end."""
         import tensorflow as tf
 
-        from pstraining.runtime.ps import member
         from pstraining.runtime.ps.critical_section import applied, critical, with_dependencies
-
-        pytest.MonkeyPatch().setattr(member, "LEASE_SECONDS", ENDLESS)  # for the rest of the process
 
         def lent(shard: Any) -> Any:
             lease = shard.member_state.lease
-            return with_dependencies([lease.assign(tf.constant(ENDLESS, tf.float64), read_value=False)], applied())
+            return with_dependencies([lease.assign(tf.constant(4e9, tf.float64), read_value=False)], applied())
 
         def lend() -> Any:
             given = [critical(shard.device, shard.container, [], partial(lent, shard)) for shard in self.store.every]
