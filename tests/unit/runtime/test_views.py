@@ -299,6 +299,11 @@ def test_only_the_loss_of_a_primary_is_a_failover(
     assert failed_over(before, View(Ballot(1, 2), (other, after)), left) is found
 
 
+def test_a_layout_with_fewer_shards_is_no_failover() -> None:
+    before = View(Ballot(1, 1), ((LED,), (FOLLOWED,)))
+    assert not failed_over(before, View(Ballot(1, 2), ((LED,),)), ())
+
+
 PROMISED = {
     "p": replace(member(1, OLD, active=False), promised=Ballot(1, 2)),
     "s": replace(member(2, OLD, active=False), promised=Ballot(1, 2)),
