@@ -145,7 +145,10 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
             path = path_of((*steps, "spec", "setHostnameAsFQDN"))
             message = "makes the hostname one like JOB-worker-0.JOB-hs.NAMESPACE.svc.cluster.local: with more than 64 "
             yield Finding(path, f"{message}characters, a pod does not start; remove it", Severity.WARNING)
-        yield from _sudden_stops(spec, (*steps, "spec"))
+        if spec.get("terminationGracePeriodSeconds") == 0:
+            path = path_of((*steps, "spec", "terminationGracePeriodSeconds"))
+            message = "is 0: pods end at once, so that a chief cannot save its state; use a larger number, or remove it"
+            yield Finding(path, message, Severity.WARNING)
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(spec.get(kind) or ()):
                 yield from _of_other_effect_in(container, spec, (*steps, "spec", kind, index))
@@ -156,26 +159,20 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
                     is_beside = container is not pods.main_container(spec)
                     if not is_beside:
                         yield from _unreadable_variables(container, (*steps, "spec", kind, index))
+                        yield from _ignored_stop(container, (*steps, "spec", kind, index))
                     if not is_beside and role != names.PS:
                         yield from _probes_while_it_waits(container, (*steps, "spec", kind, index))
                 if is_beside:
                     yield from _ports_beside(container, (*steps, "spec", kind, index))
 
 
-def _sudden_stops(spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
-    """Yield the fields by which pods end without the signal on which a chief saves, and servers hand over."""
-    if spec.get("terminationGracePeriodSeconds") == 0:
-        path = path_of((*steps, "terminationGracePeriodSeconds"))
-        message = "is 0: pods end at once, so that a chief cannot save its state; use a larger number, or remove it"
-        yield Finding(path, message, Severity.WARNING)
-    for index, container in enumerate(spec.get("containers") or ()):
-        stop = (container.get("lifecycle") or {}).get("stopSignal")
-        if stop not in (None, "SIGTERM", "SIGINT", "SIGQUIT", "SIGRTMIN+3") and container is pods.main_container(
-            {**spec}
-        ):
-            path = path_of((*steps, "containers", index, "lifecycle", "stopSignal"))
-            message = f"is {stop}, which does not stop the launcher: the pod runs until the end of its grace period"
-            yield Finding(path, f"{message}; use SIGTERM, or remove it", Severity.WARNING)
+def _ignored_stop(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+    """Yield a signal on which the launcher does not stop, so that no chief saves, and no server hands over."""
+    stop = (container.get("lifecycle") or {}).get("stopSignal")
+    if stop not in (None, "SIGTERM", "SIGINT", "SIGQUIT", "SIGRTMIN+3"):
+        message = f"is {stop}, which does not stop the launcher: the pod runs until the end of its grace period"
+        path = path_of((*steps, "lifecycle", "stopSignal"))
+        yield Finding(path, f"{message}; use SIGTERM, or remove it", Severity.WARNING)
 
 
 def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from pstraining.api.models import ClaimRetention, PSTrainingJob, PSTrainingJobSp
 from pstraining.api.run_policy import CleanUp, FailureAction, JobCleanPodPolicy, RestartPolicy, RunPolicy
 from pstraining.api.standby import StandbyMode
 from pstraining.core.policies import idle_rules
+from pstraining.core.policies.failures import role_spec
 from pstraining.core.policies.grown_sizes import own_resources
 from pstraining.core.policies.idle_rules import Ineffective
 from pstraining.resources import kueue, sizes
@@ -41,7 +42,7 @@ def ineffective(job: PSTrainingJob) -> list[Ineffective]:
         *_absent_roles(spec),
         *_of_the_end(spec),
         *_growth(job, roles),
-        *_budgets(spec, roles),
+        *_budgets(job, roles),
         *_dispatch(job),
         *idle_rules.found(spec, roles),
     ]
@@ -124,21 +125,24 @@ def _growth(job: PSTrainingJob, roles: Sequence[str]) -> Iterator[Ineffective]:
             yield Ineffective(f"{path}.maxAllowed.memory", message)
 
 
-def _budgets(spec: PSTrainingJobSpec, roles: Sequence[str]) -> Iterator[Ineffective]:
+def _budgets(job: PSTrainingJob, roles: Sequence[str]) -> Iterator[Ineffective]:
     """Yield the numbers of failures that are tolerated of roles whose first failure is final.
 
     Args:
-        spec: the spec of a job.
+        job: the job.
         roles: the roles of the job.
     """
+    spec = job.spec
     tolerant = {rule.role for rule in spec.failure_policy.rules if rule.action is FailureAction.RESTART_REPLICA}
-    every = {names.PS: spec.ps, names.WORKER: spec.worker, names.CHIEF: spec.chief, names.EVALUATOR: spec.evaluator}
     final = [
-        role for role in roles if every[role].restart_policy is RestartPolicy.NEVER and not {None, role} & tolerant
+        role
+        for role in roles
+        if role_spec(job, role).restart_policy is RestartPolicy.NEVER and not {None, role} & tolerant
     ]
     todo = "set OnFailure there, or remove it"
     for role in final:
-        if every[role].backoff.limit or every[role].backoff.window_seconds:
+        backoff = role_spec(job, role).backoff
+        if backoff.limit or backoff.window_seconds:
             message = f"is for failures that are tolerated, and spec.{role}.restartPolicy is Never"
             yield Ineffective(f"spec.{role}.backoff", f"{message}, so the first one is final; {todo}")
     limit = spec.run_policy.backoff_limit

@@ -302,7 +302,7 @@ def _can_save(job: PSTrainingJob) -> bool:
 
 def _has_succeeded(snapshot: Snapshot, term: int) -> bool:
     """Whether the chief of a term has ended with exit code 0, after which no other save follows."""
-    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
+    jobs = teardown.chief_jobs(snapshot)
     if any(j.number(names.LABEL_TERM) == term and j.true_condition("Complete") for j in jobs):
         return True
     ends = (p.container.terminated for p in snapshot.pods_of(names.CHIEF) if p.term == term)
@@ -313,8 +313,10 @@ def _has_succeeded(snapshot: Snapshot, term: int) -> bool:
 
 def _newest(snapshot: Snapshot) -> int:
     """Return the newest term of a chief; 0 before the first."""
-    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
-    seen = (*(j.number(names.LABEL_TERM) for j in jobs), *(p.term for p in snapshot.pods_of(names.CHIEF)))
+    seen = (
+        *(j.number(names.LABEL_TERM) for j in teardown.chief_jobs(snapshot)),
+        *(p.term for p in snapshot.pods_of(names.CHIEF)),
+    )
     return max((*seen, snapshot.typed_status.term))
 
 

@@ -28,6 +28,7 @@ from pstraining.core.facts import Facts
 from pstraining.core.policies import durability, grown_sizes
 from pstraining.core.snapshot import Child, Pod, ResizeState
 from pstraining.resources import sizes, standbys
+from pstraining.resources.pods import PodTask, has_chief_duty
 
 NOT_SERVED = "the cluster does not resize running pods (Kubernetes 1.33 or newer does)"
 _OF_NEW_PODS_TOO = re.compile(r"exceeded quota|\bper (Container|Pod) is\b")
@@ -240,7 +241,7 @@ def _unfit(facts: Facts) -> list[Pod]:
 
 def _is_replaceable(facts: Facts, pod: Pod) -> bool:
     """Whether a pod is that of a worker without the chief's duties."""
-    return pod.role == names.WORKER and (facts.job.spec.chief.enabled or pod.index != 0)
+    return pod.role == names.WORKER and not has_chief_duty(facts.job, PodTask(pod.role, pod.index))
 
 
 def _ends(facts: Facts, pod: Pod) -> bool:

@@ -46,6 +46,11 @@ def workloads(snapshot: Snapshot) -> tuple[Child, ...]:
     return tuple(c for k in _REST for c in snapshot.of_kind(k))
 
 
+def chief_jobs(snapshot: Snapshot) -> tuple[Child, ...]:
+    """Return the Jobs of the chief's attempts."""
+    return tuple(j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
+
+
 def leader_pods(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Pod, ...]:
     """Return the pods of the leader."""
     chiefs = snapshot.pods_of(names.CHIEF)
@@ -53,6 +58,6 @@ def leader_pods(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Pod, ...]:
 
 
 def _leaders(job: PSTrainingJob, snapshot: Snapshot) -> tuple[Child, ...]:
-    chiefs = tuple(j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
+    chiefs = chief_jobs(snapshot)
     worker = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, 0))
     return chiefs if job.spec.chief.enabled or worker is None else (*chiefs, worker)
