@@ -68,9 +68,10 @@ def test_a_server_is_added_while_training_continues(kube: Kube, namespace: str, 
     [
         ("Sync", PACED["digits"]),
         pytest.param("Async", PACED["digits"], marks=in_soak),
+        pytest.param("Hybrid", PACED["digits"], marks=in_soak),
         pytest.param("Sync", BY_KEY, marks=in_soak),
     ],
-    ids=["Sync", "Async", "rows by key"],
+    ids=["Sync", "Async", "Hybrid", "rows by key"],
 )
 def test_training_continues_on_another_number_of_servers_without_a_restart(
     kube: Kube, namespace: str, shared: Path, mode: str, source: str

@@ -330,18 +330,15 @@ def test_a_save_during_a_transfer_is_not_taken_from_the_learner(client: Any, mon
     """A learner applies every step, but most of its state is missing: the checkpoint has the primary's."""
     from pstraining.runtime.chief.membership import Membership
     from pstraining.runtime.chief.store_admin import StoreAdmin
-    from pstraining.runtime.config.settings import TrainingSettings, resolve
     from pstraining.runtime.telemetry.counters import ChiefCounters
 
     found = replicated_job(client, monkeypatch, averaged)
     found.train(BEFORE)
     found.lose(0, 1)
     monkeypatch.setattr(client, "cluster", replace(client.cluster, term=2))
-    settings = resolve("training", TrainingSettings, {"steps": 1, "mode": "Sync"}, {})
     members = Membership(
         client,
         found.rig.store,
-        settings,
         restore=found._restore,
         check_abort=lambda: None,
         counters=ChiefCounters(),

@@ -156,15 +156,13 @@ def test_after_some_attempts_the_programs_restart(client: Any, monkeypatch: pyte
     """The programs restart after three postponed attempts, or after ten that lost a server."""
     from pstraining.runtime.chief.live_layout import LayoutChanger
     from pstraining.runtime.config import cluster as clusters
-    from pstraining.runtime.config.settings import TrainingSettings, resolve
     from pstraining.runtime.replication.view import LayoutPostponedError
     from pstraining.runtime.transport.client import ShardLostError
 
     monkeypatch.setattr(clusters, "next_layout", lambda cluster: replace(cluster, layout=2))
     store = rig_of(client, 1).store
-    settings = resolve("training", TrainingSettings, {"steps": 1, "mode": "Sync"}, {})
     unused: dict[str, Any] = dict.fromkeys(("make", "restore", "hold"), pytest.fail)
-    changer = LayoutChanger(client, store, settings, **unused)
+    changer = LayoutChanger(client, store, **unused)
     errors = {"postponed": LayoutPostponedError("late"), "lost": ShardLostError("lost", 0)}
     *earlier, last = (errors[outcome] for outcome in outcomes.split())
     for error in earlier:

@@ -10,7 +10,6 @@ import pytest
 
 from pstraining.runtime.chief import layout_transfer, live_layout
 from pstraining.runtime.chief.shutdown import StoppedError
-from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.replication.view import Ballot, LayoutPostponedError
 from pstraining.runtime.transport import http2_probe
 from tests.support.kube import wait_for
@@ -93,9 +92,7 @@ def test_a_chief_that_is_stopped_gives_the_pause_up_at_once(capsys: pytest.Captu
     transfer = Mock()
     transfer.complete_updates = lambda admin, fence, hold: [hold() for _ in range(9)]  # a worker is slow
     store = Mock(model=Mock(tables=[]), shards=[])
-    changer = live_layout.LayoutChanger(
-        Mock(), store, TrainingSettings(steps=9), make=Mock(), restore=Mock(), hold=(hold := Mock())
-    )
+    changer = live_layout.LayoutChanger(Mock(), store, make=Mock(), restore=Mock(), hold=(hold := Mock()))
     changer._next = live_layout._Next(Mock(), Mock(), Mock(), Mock(fence=0), 0.0, transfer)
     with pytest.raises(StoppedError):
         changer.lead(Mock(), Mock(), Mock(), SESSION.fence, Mock(side_effect=[None, None, StoppedError]))
@@ -129,7 +126,6 @@ def test_functions_of_both_layouts_are_sent_before_the_standstill(monkeypatch: p
     changer = live_layout.LayoutChanger(
         Mock(),
         Mock(model=Mock(tables=[]), shards=[]),
-        TrainingSettings(steps=9),
         make=Mock(),
         restore=Mock(),
         hold=Mock(),

@@ -174,8 +174,8 @@ class Reason(StrEnum):
     """More parameter servers start, and training continues meanwhile. The message gives the number of running servers,
     and the reason why one does not run."""
     CHECKPOINTING = "Checkpointing"
-    """The chief stops and may save before the parameter servers change. With hot standbys, except in mode Hybrid, it
-    first tries to continue training on the new servers without a stop."""
+    """The chief stops and may save before the parameter servers change. With hot standbys, it first tries to continue
+    training on the new servers without a stop."""
     RESHARDING = "Resharding"
     """All pods are deleted for a change of the number of parameter servers: not every job can keep its pods."""
     RESUMING = "Resuming"

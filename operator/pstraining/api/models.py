@@ -112,8 +112,8 @@ class PSSpec(Role):
         ge=1,
         le=1000,
         description="Number of shards of the parameters, each with one primary. After a change, the chief saves, and "
-        "the programs restart from that checkpoint. With hot standbys, training usually continues without a restart "
-        "(not in mode Hybrid). Most jobs keep the pods of servers and workers.",
+        "the programs restart from that checkpoint. With hot standbys, training usually continues without a restart. "
+        "Most jobs keep the pods of servers and workers.",
     )
     template: PodTemplate | None = Field(
         default=None,

@@ -319,7 +319,7 @@ class Trainer:
         divided = cast("Callable[[int, int], Dataset]", self._data)
         count = partial(clusters.number_of_workers, cluster)
         data = context.source or DividedData(divided, cluster.task.index, count)
-        where = make_router(store, context.mode.make(store, identity), identity, context.training)
+        where = make_router(store, context.mode.make(store, identity), identity)
         return Worker(
             where,
             identity,

@@ -76,7 +76,6 @@ class Chief:
         self._members = Membership(
             client,
             store,
-            options.training,
             restore=self._restore_on,
             on_layout=self._on_layout,
             check_abort=check_abort,

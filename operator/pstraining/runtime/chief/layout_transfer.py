@@ -81,7 +81,7 @@ class LayoutTransfer:
         self._moves = TableMoves(source.parts, target.parts)
         self._pause = source.store.updates.pause
         self._paused: tuple[StoreAdmin, int] | None = None
-        """The servers and the fence under which updates were paused last."""
+        """The servers and the fence under which updates or steps were paused last."""
         self._carry: dict[tuple[StoreAdmin, StoreAdmin], TracedFunction] = {}
         self._name = 0
         self._copied: _Copied | None = None
@@ -132,7 +132,8 @@ class LayoutTransfer:
     def complete_updates(self, source: StoreAdmin, fence: int, hold: Callable[[], None]) -> None:
         """Let workers complete the updates that they have sent, where servers apply updates independently.
 
-        No worker sends a new one until `end`, or for `PAUSE_SECONDS`.
+        No worker sends a new one until `end`, or for `PAUSE_SECONDS`. In mode Hybrid, no step is applied meanwhile, and
+        the workers push their dense parameters.
 
         Args:
             source: the servers that have the state.
@@ -141,18 +142,22 @@ class LayoutTransfer:
 
         Raises:
             FencedError: a server is under another fence.
-            LayoutPostponedError: an update takes too long.
+            LayoutPostponedError: an update or a push takes too long.
         """
-        if (pause := self._pause) is None:
-            return
-        self._paused = source, fence
-        self._begin_pause(pause, source, fence, PAUSE_SECONDS)
-        until = time.monotonic() + PAUSE_SECONDS
-        while workers := self._not_waiting(pause, source):
+        self._paused, until = (source, fence), time.monotonic() + PAUSE_SECONDS
+
+        def wait(late: str) -> None:
             if time.monotonic() > until:
-                raise LayoutPostponedError(f"{_named(workers)} completed no step within {PAUSE_SECONDS:.0f} s")
+                raise LayoutPostponedError(f"{late} within {PAUSE_SECONDS:.0f} s")
             hold()
             time.sleep(WAIT_SECONDS)
+
+        source.flush_dense(lambda: wait("no worker pushed the newest dense parameters"))
+        if (pause := self._pause) is None:
+            return
+        self._begin_pause(pause, source, fence, PAUSE_SECONDS)
+        while workers := self._not_waiting(pause, source):
+            wait(f"{_named(workers)} completed no step")
 
     def copy(self, source: StoreAdmin, fence: int) -> None:
         """Copy the state that passes through the chief, while no steps are applied.
@@ -163,9 +168,12 @@ class LayoutTransfer:
 
         Raises:
             FencedError: a server is under another fence.
-            LayoutPostponedError: a worker's last update is on some servers only; or see `advance`.
+            LayoutPostponedError: a worker's last update is on some servers only, or workers have newer dense parameters
+                than the servers; or see `advance`.
         """
         self._check(source)
+        if not source.resume_steps():  # the next layout will apply them
+            raise LayoutPostponedError("a step was applied after workers had pushed their dense parameters")
         if self._pause and (workers := self._partly_applied(self._pause, source)):
             raise LayoutPostponedError(f"some servers lack the last update of {_named(workers)}")
         self._copied = _Copied(self._rest(source, fence), source, fence, abs(source.store.read()[0].generation))
@@ -194,9 +202,11 @@ class LayoutTransfer:
     def end(self) -> None:
         """Let the sources record no more and workers send updates again, as far as the servers answer."""
         self._copied = None
-        if self._pause and self._paused:  # under another fence, the pause is over
+        if self._paused:  # under another fence, a pause of updates is over
             with suppress(ShardLostError, FencedError):
-                self._begin_pause(self._pause, *self._paused, 0.0)
+                self._paused[0].resume_steps()
+                if self._pause:
+                    self._begin_pause(self._pause, *self._paused, 0.0)
             self._paused = None
         if self._name:
             with suppress(ShardLostError):  # the record ends with the process

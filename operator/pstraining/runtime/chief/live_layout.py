@@ -19,7 +19,6 @@ from pstraining.runtime.chief.shutdown import StoppedError
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.cluster import Cluster
-from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps import carried_state
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.saving.parts import ShardParts
@@ -46,13 +45,6 @@ MOST_LOSSES: Final = 10
 """The same number of attempts that lost a server: with a server that is lost again and again, none may succeed."""
 MOST_BYTES: Final = 512 << 20
 """Maximum size of the state that passes through the chief's memory while no step is applied: all but large tables."""
-
-
-def why_not(store: ParameterStore, training: TrainingSettings) -> str:
-    """Return why training cannot be led to another layout without a restart; empty if it can."""
-    if obstacle := training.layout_obstacle:
-        return obstacle
-    return _too_large(_bytes_without_tables(store))
 
 
 def _too_large(size: int) -> str:
@@ -91,7 +83,6 @@ class LayoutChanger:
     Args:
         client: the connection to the servers.
         store: the store of the current layout, with all members.
-        training: the job's settings.
         make: returns the view changer for a store, from its restore function.
         restore: restores the newest checkpoint, as a view changer's restore function.
         hold: renews the current view; called between the steps of the preparation.
@@ -101,7 +92,6 @@ class LayoutChanger:
         self,
         client: PSClient,
         store: ParameterStore,
-        training: TrainingSettings,
         *,
         make: Callable[[ParameterStore, Callable[[Assignment, int], None]], ViewChanger],
         restore: Callable[[Assignment, int], None],
@@ -109,7 +99,7 @@ class LayoutChanger:
     ) -> None:
         self._client, self._store, self._make, self._hold = client, store, make, hold
         self._restore_checkpoint = restore
-        self._why_not = why_not(store, training)
+        self._why_not = _too_large(_bytes_without_tables(store))
         self._not_before, self._reported = -math.inf, ""
         self._postponed = self._lost = 0
         self._wanted: Cluster | None = None

@@ -10,7 +10,6 @@ from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.live_layout import LayoutChanger
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
-from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
@@ -30,7 +29,6 @@ class Membership:
     Args:
         client: the connection to the servers.
         store: the job's store, with all members.
-        training: the job's settings.
         restore: restores the newest checkpoint on some members under a fence, and keeps them inactive.
         on_layout: called when another layout is in use.
         check_abort: called in every loop; may raise to end it.
@@ -42,7 +40,6 @@ class Membership:
         self,
         client: PSClient,
         store: ParameterStore,
-        training: TrainingSettings,
         *,
         restore: Callable[[Assignment, int], None],
         on_layout: Callable[[], None] = lambda: None,
@@ -50,7 +47,7 @@ class Membership:
         counters: ChiefCounters,
         epoch: int = 0,
     ) -> None:
-        self._client, self._training, self._restore, self._on_layout = client, training, restore, on_layout
+        self._client, self._restore, self._on_layout = client, restore, on_layout
         self._check_abort, self._counters = check_abort, counters
         self.whole, self.admin = store, StoreAdmin(store)
         """The store of all members, and the administration of those in use."""
@@ -191,7 +188,6 @@ class Membership:
         return LayoutChanger(
             self._client,
             store,
-            self._training,
             make=lambda store, restore: self._changer_of(store, restore, self.term),
             restore=self._restore,
             hold=self.hold,

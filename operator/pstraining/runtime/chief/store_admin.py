@@ -166,10 +166,12 @@ class StoreAdmin:
             wait()
         return None
 
-    def resume_steps(self) -> None:
-        """Resume steps after `flush_dense`."""
-        if self._pause:
-            self.client.call(self._pause, self._same(tf.constant(0.0, tf.float64)))
+    def resume_steps(self) -> bool:
+        """Resume steps after `flush_dense`; return whether workers have no newer dense parameters than the servers."""
+        if self._pause is None:
+            return True
+        found = self.client.call(self._pause, self._same(tf.constant(0.0, tf.float64)))
+        return not any(DenseAge.unpack(age).behind for age in found)
 
     def _same(self, argument: Tensor) -> list[tuple[Tensor]]:
         return [(argument,)] * len(self.store.every)

@@ -97,14 +97,6 @@ class TrainingSettings(ProgramSettings):
             return updates
         return math.ceil(updates * self.local_steps / (workers if self.mode is Mode.ASYNC else 1))
 
-    @property
-    def layout_obstacle(self) -> str:
-        """Return why another number of servers needs a restart of all programs; empty if the settings need none.
-
-        In mode Hybrid, workers hold the dense parameters and their optimizer's state in the segments of a layout.
-        """
-        return "training.mode is Hybrid" if self.mode is Mode.HYBRID else ""
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.steps is None and self.epochs is None:

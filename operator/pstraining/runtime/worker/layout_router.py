@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.cluster import Cluster
-from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.store import ParameterStore
@@ -126,11 +125,8 @@ class LayoutRouter:
         return self._following
 
 
-def make_router(store: ParameterStore, updates: Updates, identity: Identity, training: TrainingSettings) -> Router:
+def make_router(store: ParameterStore, updates: Updates, identity: Identity) -> Router:
     """Return the router for a worker of this job."""
     if not (store.updates.paired and isinstance(updates, Rebindable)):
         return StaticRouter(store, updates)
-    failovers = FailoverRouter(store, updates)
-    if training.layout_obstacle:
-        return failovers  # the launcher restarts this program for another layout
-    return LayoutRouter(failovers, identity, clusters.later_layout)
+    return LayoutRouter(FailoverRouter(store, updates), identity, clusters.later_layout)

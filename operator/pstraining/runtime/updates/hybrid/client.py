@@ -10,7 +10,7 @@ from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import arbiter_first
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalGradient, Rows, ShardGradient
-from pstraining.runtime.updates.hybrid.messages import FollowReply
+from pstraining.runtime.updates.hybrid.messages import DenseAge, FollowReply
 from pstraining.runtime.updates.hybrid.server import HybridRoundOps
 from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, RoundPlace
@@ -71,6 +71,13 @@ class HybridOperations:
         # It is NaN also on a server on which the optimizer trains nothing.
         found: Array = np.fmax.reduce(self._client.call(self.rates))
         return found
+
+    def load_dense(self, step: int) -> list[Array] | None:
+        """Return the servers' dense parameters; None unless they are those of this step."""
+        found = self._client.call(self.load)
+        if any(DenseAge.unpack(age) != DenseAge(step, behind=0) for age, _ in found):
+            return None
+        return [value for _, values in found for value in values]
 
     def _emit_compute(self, batch: Batch, place: Tensor) -> LocalGradient:
         """Compute a gradient, or nothing for the step NEVER."""

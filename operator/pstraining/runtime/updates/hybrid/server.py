@@ -16,6 +16,7 @@ from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, field, put
+from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
 from pstraining.runtime.updates.hybrid.messages import ArbiterState, DenseAge, HybridLookReply, RingMembers
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
@@ -51,6 +52,11 @@ class HybridAccumulators(Accumulators):
         self.claim = tf.Variable(tf.zeros([3], tf.int64))
         """The worker that pushes its dense parameters, its incarnation, and their global step."""
         self.claimed_until = tf.Variable(tf.zeros([], tf.float64))
+
+    @property
+    def carried(self) -> list[PSVariable]:
+        """See `Accumulators`; also the workers' addresses, and the attempt that is the outcome of the last step."""
+        return [*super().carried, self.made_in, self.peers]
 
 
 class HybridRoundOps(RoundOps):

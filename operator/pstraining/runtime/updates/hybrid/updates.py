@@ -13,7 +13,6 @@ from typing import Final, overload
 import tensorflow as tf
 
 from pstraining.runtime.allreduce.topology import RingTopology
-from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.member import LockstepRounds
@@ -26,7 +25,6 @@ from pstraining.runtime.updates.gradients import NEVER, GradientComputer, LocalG
 from pstraining.runtime.updates.hybrid import protocol as hybrid_protocol
 from pstraining.runtime.updates.hybrid.client import HybridOperations
 from pstraining.runtime.updates.hybrid.messages import (
-    DenseAge,
     FollowReply,
     HybridLookReply,
     RingMembers,
@@ -104,7 +102,12 @@ class HybridUpdates(BoundUpdates):
 
     def bind(self, store: ParameterStore) -> "HybridUpdates":
         """See `BoundUpdates`."""
-        return HybridUpdates(self._shared, store, self._computer.bind(store), config=self._config)
+        return HybridUpdates(self._shared.on(store), store, self._computer.bind(store), config=self._config)
+
+    def trace(self, batches: Sequence[Batch]) -> None:
+        """See `BoundUpdates`; also trace the functions of the dense parameters: each layout has its own."""
+        super().trace(batches)
+        self._dense.warm_up()
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function of a step, in a session that never exists, which the servers reject."""
@@ -143,10 +146,12 @@ class HybridUpdates(BoundUpdates):
 
     def start_session(self, session: Session) -> None:
         """Start a session; the local parameters remain if the session has the same set."""
+        if session.generation:
+            self._shared.take_over()
         self._member.leave()
         worker_progress = self._worker_progress
         if session.generation and session.generation != worker_progress.generation:
-            worker_progress.generation, worker_progress.tried = session.generation, None
+            worker_progress.generation, worker_progress.tried, worker_progress.sent = session.generation, None, None
             self._member.forget()
         self._token, self._is_current, self._alone_since = session, False, None
         self._session, self._registered = self._session_tensor(session), False
@@ -164,6 +169,10 @@ class HybridUpdates(BoundUpdates):
         worker_progress = self._worker_progress
         if not self._is_current:
             again = worker_progress.tried is batches  # the outcome of their step is unknown
+            if worker_progress.sent:
+                observation, _ = self._look(0.0)
+                if worker_progress.is_sent_made(observation) and again:
+                    return StepResult(True, True, False, observation.arbiter.step, worker_progress.loss)
             if over := self._run_round(None, worker_progress.loss if again else 0.0, again=again):
                 return over
             self._dense.show()
@@ -330,14 +339,7 @@ class HybridUpdates(BoundUpdates):
         if number != observation.arbiter.attempt or not places:
             return
         topology, step = RingTopology(self._token.generation, number, peers, places[0]), observation.arbiter.step
-        self._member.join(topology, step, still=self._is_ring_current, load=lambda: self._load_dense(step))
-
-    def _load_dense(self, step: int) -> list[Array] | None:
-        """Return the servers' dense parameters; None unless they are those of this step."""
-        found = self._client.call(self._ops.load)
-        if any(DenseAge.unpack(age) != DenseAge(step, behind=0) for age, _ in found):
-            return None
-        return [value for _, values in found for value in values]
+        self._member.join(topology, step, still=self._is_ring_current, load=lambda: self._ops.load_dense(step))
 
     def _push_dense(self, observation: hybrid_protocol.HybridObservation) -> None:
         """Push the dense parameters if they are those of the arbiter's step and no other worker pushes them."""
