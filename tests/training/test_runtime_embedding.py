@@ -302,6 +302,22 @@ def test_indices_that_come_as_floats_name_the_same_rows(policy: str) -> None:
     assert asked == [257, 4099]
 
 
+@pytest.mark.parametrize("rows", [8, None])
+def test_texts_are_refused_with_the_layers_that_turn_them_into_numbers(rows: int | None) -> None:
+    """TensorFlow refused to cast them, on each task and in each run, when the first batch was trained."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model.errors import ModelError
+
+    for given in (keras.Input((2,), dtype="string"), tf.constant([["a", "b"]])):
+        with pytest.raises(ModelError, match=r"layer \w+: its input has texts, .*keras\.layers\.Hashing or keras"):
+            Embedding(rows, 4)(given)
+    ids = keras.layers.Hashing(2**62)(keras.Input((2,), dtype="string"))
+    assert Embedding(None, 4)(ids).shape == (None, 2, 4)
+
+
 def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
     """A fraction, such as half of a vocabulary's size, lost its remainder, and the last index was outside."""
     from pstraining.runtime import Embedding

@@ -111,8 +111,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """Return the rows of the indices.
 
         Raises:
-            ModelError: rows by key would be trained without parameter servers, the keys are floats or not dense, or
-                the rows are needed to build the model.
+            ModelError: rows by key would be trained without parameter servers, the keys are floats or not dense, the
+                input has texts, or the rows are needed to build the model.
         """
         inputs = self._whole_numbers(inputs)
         if _local.lookups is None:
@@ -150,7 +150,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         )
 
     def _check_keys(self, dtype: str) -> None:
-        """Refuse keys that are floats, which are equal for many large keys."""
+        """Refuse texts, and keys that are floats, which are equal for many large keys."""
+        if dtype == "string":
+            raise ModelError(
+                f"layer {self.name}: its input has texts, but rows belong to whole numbers: turn them into numbers "
+                "before, with keras.layers.Hashing or keras.layers.StringLookup"
+            )
         if self.is_dynamic and "float" in dtype:
             raise ModelError(
                 f"layer {self.name}: input_dim=None needs whole keys, and its input is {dtype}: give "
