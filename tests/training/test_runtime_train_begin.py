@@ -246,3 +246,45 @@ def test_weights_that_a_callback_sets_at_the_end_of_training_are_the_result(clie
         assert (best is not None) == is_result
         for value in (best or {}).values():
             assert (value == 0.5).all()
+
+
+@pytest.mark.parametrize("kind", ["list", "PyDataset"])
+def test_batches_in_memory_that_the_model_cannot_evaluate_are_refused_before_training(client: Any, kind: str) -> None:
+    """Keras reads their first two batches, too. A generator is not read, because the evaluation could lack them."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.chief.reports.evaluable import check_evaluable
+    from pstraining.runtime.errors import FinalError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    class Read(keras.utils.PyDataset):  # type: ignore[misc]
+        def __init__(self, found: Any) -> None:
+            super().__init__()
+            self.found = found
+
+        def __len__(self) -> int:
+            return len(self.found)
+
+        def __getitem__(self, index: int) -> Any:
+            if self.found[index] is None:
+                raise ValueError("a file is not there yet")
+            return self.found[index]
+
+    model: Any = Model(small, still, Objective("sparse_categorical_crossentropy")).keras
+    made = [(x.numpy(), y.numpy()) for x, y in batches(2)]
+
+    def check(found: Any) -> None:
+        data = Read(found) if kind == "PyDataset" else found
+        check_evaluable(model, check_all([], Validation(lambda: data), lambda: data), "/device:CPU:0")
+
+    for accepted in (made, [(x, y, None) for x, y in made], [made[0], tuple(part[:3] for part in made[1])]):
+        check(accepted)
+    for refused in ([(x[:, :4], y) for x, y in made], [x for x, _ in made], [(x[0], y[0]) for x, y in made], []):
+        with pytest.raises(FinalError, match=r"^validation: the (model cannot be evaluated: |dataset is empty)"):
+            check(refused)
+    assert check_all([], None, lambda: Read([None])) == {"evaluate": None}, "it may be there after training"
+    endless = iter(made)
+    assert check_all([], None, lambda: endless) == {"evaluate": None}
+    assert len(list(endless)) == len(made), "nothing was read"

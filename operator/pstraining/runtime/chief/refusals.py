@@ -13,10 +13,10 @@ from typing import Final
 
 import keras
 
-from pstraining.runtime.data.batches import check_batches, is_empty, repeats_forever
+from pstraining.runtime.data.batches import check_batches, is_empty, repeats_forever, types_of
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
-from pstraining.runtime.model.errors import KERAS, is_raised_by, is_refusal_of_keras
+from pstraining.runtime.model.errors import KERAS, is_raised_by, is_refusal_of_keras, refusing_repeated_errors
 from pstraining.runtime.model.overrides import lacks_loss
 from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
@@ -231,6 +231,7 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
     Raises:
         CallbackRefusedError: names the argument.
         DataError: names the argument and the type of the data.
+        ModelError: Keras refuses the batches; names the argument.
     """
     found = data()
     check_batches(found, argument)
@@ -244,7 +245,13 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
             raise CallbackRefusedError(f"{argument}: the PyDataset never ends (num_batches is None): {instead}")
         if repeats_forever(found):
             raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
-    return getattr(found, "element_spec", None)
+    try:
+        with refusing_repeated_errors(f"{argument}: the model cannot be evaluated"):
+            return types_of(found)
+    except FinalError:
+        raise
+    except Exception:  # noqa: BLE001 - of the program, which may be able to read the batches later
+        return None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -253,6 +253,22 @@ def for_evaluation(data: Dataset) -> Dataset:
     )
 
 
+def types_of(data: Dataset) -> object:
+    """Return the types of the batches that an evaluation will read; None if they are unknown.
+
+    The first two batches of a PyDataset or a sequence are read, as Keras does. Nothing else is read: a later evaluation
+    could lack what an iterator has returned here.
+
+    Raises:
+        Exception: Keras refuses these batches, or the program cannot read them now.
+    """
+    if not isinstance(data, keras.utils.PyDataset | Sequence):
+        return getattr(data, "element_spec", None)
+    adapter = data_adapters.get_data_adapter(for_evaluation(data))
+    found: object = adapter.get_tf_dataset().element_spec
+    return found
+
+
 def _checked(data: Dataset) -> Dataset:
     """Return what a data function has returned, if a worker can train it.
 
@@ -280,6 +296,8 @@ def is_empty(data: Dataset) -> bool:
     """Return whether data is known to have no batch, such as few samples with `drop_remainder`."""
     if isinstance(data, keras.utils.PyDataset):
         return bool(data.num_batches == 0)
+    if isinstance(data, Sequence):
+        return not data
     cardinality = getattr(data, "cardinality", None)
     return callable(cardinality) and int(cardinality()) == 0
 

@@ -13,7 +13,7 @@ from pstraining.runtime.model.tensor import KerasModel
 def check_evaluable(model: KerasModel, specs: Mapping[str, object], device: str) -> None:
     """Refuse batches that the model cannot evaluate, such as those of other shapes: Keras would do so after training.
 
-    The evaluation of a batch is traced, and none is read.
+    The evaluation of a batch is traced, and none is evaluated.
 
     Args:
         model: the compiled model.
@@ -36,4 +36,4 @@ def check_evaluable(model: KerasModel, specs: Mapping[str, object], device: str)
 
 def _present(spec: "tf.TypeSpec") -> "tf.TypeSpec | None":
     """Return the type of a part of a batch; None for a part that is None in each batch."""
-    return None if spec.value_type is type(None) else spec
+    return None if spec.value_type is type(None) or isinstance(spec, tf.OptionalSpec) else spec
