@@ -248,6 +248,54 @@ def test_weights_that_a_callback_sets_at_the_end_of_training_are_the_result(clie
             assert (value == 0.5).all()
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_weights_that_a_callback_sets_in_the_last_epoch_are_the_result(client: Any, stops: bool) -> None:
+    """`fit` trains nothing after them. The last state replaced them without a word."""
+    import keras
+
+    from pstraining.runtime.chief.reports.callbacks import EpochEnd
+
+    def average(model: Any) -> None:
+        model.set_weights([weight * 0 + 0.5 for weight in model.get_weights()])
+        model.stop_training = stops
+
+    for use_ema in (False, True):
+        run = Drained([at("on_epoch_end", average)], optimizer=lambda ema=use_ema: keras.optimizers.SGD(use_ema=ema))
+        values = run.model.values()
+        state = State(3, values, {"average": values} if use_ema else {}, {})
+        run.ends.end(EpochEnd(0, 3, {"loss": 0.5}, state, validate=False, following=1 if stops else None))
+        run.wait()
+        run.ends.close(state)
+        run.wait()
+        best = run.ends.best()
+        assert (best is None) == use_ema, "with use_ema, `fit` ends with the averages"
+        for value in (best or {}).values():
+            assert (value == 0.5).all()
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_callback_that_assigns_a_large_weight_or_a_table_is_refused(client: Any, layer: int) -> None:
+    """Also if it changes a few of many numbers, as clipping does."""
+    import keras
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+
+    def build() -> Any:
+        layers = Embedding(30_000, 4), keras.layers.Dense(20_000), keras.layers.Dense(3, activation="softmax")
+        return keras.Sequential([keras.Input((), dtype="int32"), *layers])
+
+    def clip(model: Any) -> None:
+        own = model.layers[layer].weights[0]
+        values = own.numpy()
+        values[-1, -1] = 0.25
+        own.assign(values)
+
+    run = Drained([at("on_epoch_end", clip)], build=build)
+    with pytest.raises(CallbackError, match=r"a callback has assigned .*(embeddings?|dense\S*/kernel), which training"):
+        run.end(1, State(1, run.model.values(), {}, {}), loss=1.0)
+
+
 @pytest.mark.parametrize("kind", ["list", "PyDataset"])
 def test_batches_in_memory_that_the_model_cannot_evaluate_are_refused_before_training(client: Any, kind: str) -> None:
     """Keras reads their first two batches, too. A generator is not read, because the evaluation could lack them."""

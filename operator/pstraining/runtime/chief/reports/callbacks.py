@@ -88,7 +88,7 @@ class EpochEnds:
         self._begun_at = 0  # the step at which it has begun
         self._ended = -1  # the last epoch that has ended
         self._is_closed = False
-        self._has_result = False  # whether callbacks have assigned weights at the end of training
+        self._has_result = False  # whether callbacks have assigned weights after the last batch
         self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
@@ -222,6 +222,8 @@ class EpochEnds:
                 self._begun, self._begun_at = end.following, end.step
                 self._callbacks.on_epoch_begin(end.following)
                 self._assigned.check()
+            else:
+                self._has_result = self._assigned.are_result()
             self._fixed.check_rates(self._model)
 
     def _set_skipped_rates(self, callbacks: CallbackList, following: int) -> None:
@@ -237,11 +239,13 @@ class EpochEnds:
     def _close(self, state: StateParts | None, *, averaged: bool) -> None:
         if self._callbacks is None:
             return
-        if state is not None:
+        # As in `fit`, weights that the last `on_epoch_end` has assigned stay, unless averages replace them.
+        self._has_result &= not (averaged and any(own.use_ema for own in self._model.optimizers))
+        if state is not None and not self._has_result:
             self._model.assign(evaluation_weights(state, self._model.trained_by, over=averaged))
         self._assigned.note_all()
         self._callbacks.on_train_end(dict(self._logs))
-        self._has_result = self._assigned.has_result()
+        self._has_result |= self._assigned.has_result()
 
 
 def keep_columns(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
