@@ -1,4 +1,4 @@
-"""A worker's own optimizer, with `localSteps`: with one worker, the result is that of `fit`."""
+"""What only a worker has: its own optimizer with `localSteps`, as in `fit`, and the residual of a codec."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,8 @@ import pytest
 
 from pstraining.api.training import Mode
 from pstraining.runtime.config.settings import TrainingSettings
-from tests.support.servers import GENERATION, Rig, batches, small
+from pstraining.runtime.ps.record import Session
+from tests.support.servers import GENERATION, SESSION, Rig, batches, large, small
 from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
@@ -124,3 +125,35 @@ def test_in_async_a_move_is_divided_by_the_workers_that_the_job_has_now(client: 
     found = rig.control.snapshot(fence=1).variables
     for value, tensor in zip(held, rig.model.tensors, strict=True):
         np.testing.assert_allclose(found[tensor.path], value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_a_restore_ends_the_residual_of_a_codec(client: Any, mode: str) -> None:
+    """It is a part of gradients whose batches are trained again. A failover to other members keeps it."""
+    import keras
+
+    compression = {"push": "OneBit", "pull": "None"}
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=large, mode=mode, compression=compression)
+    rig.start()
+    updates, (first, second, third) = rig.workers[0], batches(3)
+    updates.warm_up([first])
+    updates.start_session(SESSION)
+    state = rig.snapshot()
+    rig.train([first, second])
+    held = [np.array(own.numpy()) for row in updates._compressor._residuals for own in row]
+    assert any(map(np.any, held))
+    updates.warm_up([first])
+    updates.start_session(Session(2, GENERATION))
+    for own, before in zip((own for row in updates._compressor._residuals for own in row), held, strict=True):
+        np.testing.assert_array_equal(own.numpy(), before)
+
+    def trained(generation: int) -> Any:
+        rig.control.restore(state, fence=1, generation=generation, fresh=False)
+        assert rig.store.register(0, rig.identities[0].incarnation)
+        assert rig.step(third, Session(1, generation)).applied
+        return rig.snapshot().variables
+
+    found = trained(GENERATION + 1)
+    updates._compressor.forget()  # the residual of the step after the first restore
+    for path, value in trained(GENERATION + 2).items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)

@@ -2,7 +2,7 @@
 
 Error feedback (Karimireddy et al., 2019): a codec loses a part of a gradient, the residual. It is added to the next
 gradient before encoding. The residual stays on the worker, and counts only once the servers have accepted the gradient.
-A gradient is resent as the same bytes.
+A gradient is resent as the same bytes. A residual belongs to one set of parameters: a restore ends it.
 """
 
 from collections.abc import Sequence
@@ -84,6 +84,13 @@ class PushCompressor:
         values = [[own.read_value() for own in row] for row in former._residuals]
         former._residuals = []
         self.commit_residual(Residual(values, former._has_residual, former._store))
+
+    def forget(self) -> None:
+        """Drop the residual: the gradients that it is a part of are not in the parameters that were restored."""
+        if self._has_residual:
+            with tf.device(self._store.client.compute):
+                self._commit([[tf.zeros(owed.shape) for owed in row] for row in self._residuals])
+            self._has_residual = False
 
     @property
     def encodes(self) -> bool:

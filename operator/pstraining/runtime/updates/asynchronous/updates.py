@@ -179,6 +179,8 @@ class AsyncUpdates(BoundUpdates):
         worker_progress = self._worker_progress
         worker_progress.held = None
         belongs_to = session.generation, self._store.fingerprint
+        if session.generation and session.generation != worker_progress.belongs_to[0]:
+            self._compressor.forget()
         if belongs_to != worker_progress.belongs_to:  # vectors that were sent in another layout have other borders
             worker_progress.former = worker_progress.former or worker_progress.encoded
             worker_progress.belongs_to, worker_progress.encoded = belongs_to, None

@@ -206,6 +206,7 @@ class SyncUpdates(BoundUpdates):
         if session.generation and session.generation != self._worker_progress.generation:
             self._worker_progress.generation, self._worker_progress.tried = session.generation, None
             self._worker_progress.held = None
+            self._compressor.forget()
         self._session = self._session_tensor(session)
 
     def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
