@@ -94,3 +94,22 @@ def test_a_server_whose_first_operation_fails_gets_a_new_context(
         client._connect_all(first=False)
     greetings = [("greet", 1)] * ps
     assert reported == [("connect", 0), servers, ("greet", 0), ("connect", 1), [], servers, *greetings]
+
+
+def test_a_program_whose_functions_run_eagerly_is_refused_before_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job would neither train nor end. The servers of this one do not exist: the refusal comes first."""
+    import json
+
+    import tensorflow as tf
+
+    from pstraining.runtime import Trainer
+    from pstraining.runtime.errors import FinalError
+
+    cluster = {"cluster": {"worker": ["127.0.0.1:9"], "ps": ["127.0.0.1:9"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(FinalError, match=r"^tf\.config\.run_functions_eagerly\(True\) is set, but .*: leave it"):
+            Trainer(lambda: None, lambda: None, "mse", lambda worker, workers: (), steps=1).run()
+    finally:
+        tf.config.run_functions_eagerly(False)

@@ -334,7 +334,7 @@ def test_a_tensor_created_before_the_connection_is_rejected(monkeypatch: pytest.
 
     from pstraining.runtime import Trainer
     from pstraining.runtime.config.settings import SettingsError
-    from pstraining.runtime.transport.client import has_tensors
+    from pstraining.runtime.transport.before_connecting import has_tensors
 
     made = tf.data.Dataset.from_tensors((tf.ones([8, 2]), tf.ones([8, 1]))).repeat()
     assert has_tensors()

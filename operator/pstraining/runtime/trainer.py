@@ -250,15 +250,11 @@ class Trainer:
         from pstraining.runtime.model.determinism import make_repeatable
         from pstraining.runtime.telemetry import prometheus
         from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
-        from pstraining.runtime.transport.client import PSClient, has_tensors
+        from pstraining.runtime.transport import before_connecting
+        from pstraining.runtime.transport.client import PSClient
         from pstraining.runtime.updates import factory
 
-        if has_tensors():
-            raise SettingsError(
-                "the program has created a tensor, a dataset or a variable before Trainer.run, and connecting to the "
-                "parameter servers invalidates it: create it inside the functions that the Trainer is given (model, "
-                "optimizer, data, validation, evaluate), or when the loss is called; NumPy arrays may exist"
-            )
+        before_connecting.check()
         if training.ordered_sums:
             make_repeatable()
         source = None if callable(self._data) else self._data

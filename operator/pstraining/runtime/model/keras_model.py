@@ -61,7 +61,7 @@ class Model:
         jit_compile: bool | Literal["auto"] = False,
     ) -> None:
         self.keras = _built(build, with_tables=with_tables)
-        overrides.check_limits()
+        overrides.check_settings()
         layers = list(self.keras._flatten_layers())
         overrides.check_layers(layers)
         self.embeddings = [layer for layer in layers if isinstance(layer, Embedding)]

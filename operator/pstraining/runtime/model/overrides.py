@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import keras
+import tensorflow as tf
 
 from pstraining.runtime.model.errors import ModelError
 
@@ -26,12 +27,17 @@ LIMITS: Final = {"max_epochs": "epochs", "max_steps_per_epoch": "steps"}
 """Limits of Keras for debugging, which `fit` obeys, and the `Trainer`'s arguments that replace them."""
 
 
-def check_limits() -> None:
-    """Refuse Keras's limits for debugging, which would not limit training.
+def check_settings() -> None:
+    """Refuse settings for debugging: Keras's limits, which would not limit training, and functions without a trace.
 
     Raises:
-        ModelError: names the limit and the argument that replaces it.
+        ModelError: names the setting and the way out.
     """
+    if tf.config.functions_run_eagerly():  # a critical section of a server is one function
+        raise ModelError(
+            "tf.config.run_functions_eagerly(True) is set, but parameter servers run only traced functions: leave it "
+            "out, or use it with fit in one process, without the Trainer; tf.print shows values in a traced step"
+        )
     for name, argument in LIMITS.items():
         if limit := getattr(keras.config, name, lambda: None)():  # older versions of Keras lack them
             raise ModelError(

@@ -372,11 +372,6 @@ def _device(number: int) -> str:
     return f"/job:ps/replica:0/task:{number}/device:CPU:0"
 
 
-def has_tensors() -> bool:
-    """Return whether this process has created a tensor, which `PSClient.connect` would invalidate."""
-    return bool(context.context()._initialized)
-
-
 _CODES: Final = {
     tf.errors.UNAVAILABLE: "UNAVAILABLE",
     tf.errors.ABORTED: "ABORTED",
