@@ -304,7 +304,7 @@ def test_indices_that_come_as_floats_name_the_same_rows(policy: str) -> None:
 
 @pytest.mark.parametrize("rows", [8, None])
 def test_texts_are_refused_with_the_layers_that_turn_them_into_numbers(rows: int | None) -> None:
-    """TensorFlow refused to cast them, on each task and in each run, when the first batch was trained."""
+    """TensorFlow refuses to cast them, but only in a batch, and its message names no layer."""
     import keras
     import tensorflow as tf
 
