@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from pstraining.runtime.local import main
+from pstraining.runtime.config.cluster import Task
+from pstraining.runtime.local import LocalProcess, main
 from tests.processes.pods import is_alive
 
 PRINTS = """
@@ -97,3 +99,14 @@ def test_wrong_arguments_are_named(arguments: list[str], said: str, capsys: pyte
         main([*arguments, "program.py"])
     assert raised.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_events_are_those_of_all_lines_so_far() -> None:
+    popen = Mock(poll=lambda: None)
+    process = LocalProcess(Task("worker", 0), popen, lines=['{"event": "a", "n": 1}', "{", '{"event": [1]}', "[]"])
+    assert process.events("a") == [{"event": "a", "n": 1}]
+    process.events("a").clear()
+    process.lines += ['{"event": "b"}', '{"event": "a", "n": 2}']
+    assert [event["n"] for event in process.events("a")] == [1, 2]
+    assert process.events("b") == [{"event": "b"}]
+    assert process.events("c") == []

@@ -179,7 +179,7 @@ def test_batches_that_the_model_cannot_evaluate_are_refused_before_training(clie
     other.set_weights(checked.get_weights())
     check_evaluable(
         checked,
-        check_all([], Validation(partial(tf.data.Dataset.from_generator, generated, output_signature=types)), list),
+        check_all([], Validation(partial(tf.data.Dataset.from_generator, generated, output_signature=types)), None),
         device,
     )
     assert not read

@@ -30,6 +30,7 @@ from pstraining.api import contract
 from pstraining.launcher.contract import EXIT_MEANINGS, memory_settings, tf_config
 from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
 from pstraining.runtime.config.settings import encodable
+from pstraining.runtime.telemetry import events
 from pstraining.runtime.transport import sockets
 
 POLL: Final = 0.05
@@ -52,6 +53,10 @@ class LocalProcess:
     """Output of this process and its predecessors."""
     reader: threading.Thread | None = None
     """Reads the process's output; None if a child keeps it open."""
+    _events: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    """The events in the first `_read` lines, by name: callers poll, and thousands of lines are parsed once."""
+    _read: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def poll(self) -> int | None:
         """Return the exit code once the process has ended and all its output is in `lines`."""
@@ -65,16 +70,12 @@ class LocalProcess:
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the printed events of this name; of an ended process, all of them."""
         self.poll()
-        found = map(_parsed, list(self.lines))
-        return [event for event in found if isinstance(event, dict) and event.get("event") == name]
-
-
-def _parsed(line: str) -> object:
-    """Return the JSON object in a line of output; None for other lines, which may begin like one."""
-    try:
-        return json.loads(line) if line.startswith("{") else None
-    except ValueError:
-        return None
+        with self._lock:
+            new = self.lines[self._read :]
+            self._read += len(new)
+            for event in filter(None, map(events.parsed, new)):
+                self._events.setdefault(event["event"], []).append(event)
+            return list(self._events.get(name, ()))
 
 
 @dataclass(frozen=True)

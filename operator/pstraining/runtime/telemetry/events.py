@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 ERASE: Final = "\r\x1b[K"
 _lock = threading.Lock()
@@ -21,6 +21,15 @@ def event(name: str, /, **fields: object) -> None:
     """
     times = {"time": round(time.time(), 3), "monotonic": round(time.monotonic(), 3)}
     _print(as_json({"event": name} | fields | times | {"event": name}))
+
+
+def parsed(line: str) -> dict[str, Any] | None:
+    """Return the event in a line of output; None for other lines, which may begin like one."""
+    try:
+        found = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
 
 
 def as_json(fields: Mapping[str, object]) -> str:
