@@ -125,7 +125,7 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     faults.restore(HOME)
     acknowledged = newest_step()
     wait_for(lambda: example.pod("chief", term=2), "the next chief", 120)
-    first = example.wait_event("worker", "worker", seconds=180)
+    first = example.wait_event("worker", "worker", seconds=480)
     with capsys.disabled():
         print(f"\ncut off at step {at_cut}, acknowledged {acknowledged} alone, then {first['step']}")
     chiefs = example.events("chief", term=2)
