@@ -40,6 +40,9 @@ STOP_SECONDS: Final = 3.0
 OUTPUT_SECONDS: Final = 10.0
 """Maximum of seconds until the output of an ended process is read, which a child of it may keep open."""
 
+Event = dict[str, Any]
+"""The fields of an event."""
+
 
 @dataclass
 class LocalProcess:
@@ -53,7 +56,7 @@ class LocalProcess:
     """Output of this process and its predecessors."""
     reader: threading.Thread | None = None
     """Reads the process's output; None if a child keeps it open."""
-    _events: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    _events: dict[str, list[Event]] = field(default_factory=dict, repr=False)
     """The events in the first `_read` lines, by name: callers poll, and thousands of lines are parsed once."""
     _read: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -67,14 +70,14 @@ class LocalProcess:
                 self.reader = None
         return code
 
-    def events(self, name: str) -> list[dict[str, Any]]:
+    def events(self, name: str) -> list[Event]:
         """Return the printed events of this name; of an ended process, all of them."""
         self.poll()
         with self._lock:
             new = self.lines[self._read :]
             self._read += len(new)
             for event in filter(None, map(events.parsed, new)):
-                self._events.setdefault(event["event"], []).append(event)
+                self._events.setdefault(str(event["event"]), []).append(event)
             return list(self._events.get(name, ()))
 
 

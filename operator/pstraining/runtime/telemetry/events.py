@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 ERASE: Final = "\r\x1b[K"
 _lock = threading.Lock()
@@ -23,7 +23,7 @@ def event(name: str, /, **fields: object) -> None:
     _print(as_json({"event": name} | fields | times | {"event": name}))
 
 
-def parsed(line: str) -> dict[str, Any] | None:
+def parsed(line: str) -> dict[str, object] | None:
     """Return the event in a line of output; None for other lines, which may begin like one."""
     try:
         found = json.loads(line) if line.startswith("{") else None
