@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from pstraining.runtime.checkpoint import manifest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from tests.support.servers import Rig, batches, small
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+REPORTS = {"checkpoint_unreadable": 2, "steps_may_be_lost": 1}
+"""The events of a member that may lack steps, and of its only checkpoint, which is damaged, with their steps."""
 
 
 class LedPair:
@@ -137,10 +141,19 @@ def test_steps_that_may_be_lost_are_reported_once(
     assert [json.loads(line)["step"] for line in reported] == [312]
 
 
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["readable", "damaged"])
 def test_a_newer_checkpoint_replaces_a_state_that_may_lack_steps(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_damaged: bool,
 ) -> None:
-    """The side of a cut that trained on has saved a checkpoint before it was evicted; the member here is older."""
+    """The side of a cut that trained on has saved a checkpoint before it was evicted; the member here is older.
+
+    If no checkpoint is readable, the chief continues with what the member has, and reports both.
+    """
     from pstraining.runtime.replication import view_decisions
     from pstraining.runtime.replication.view import Accept
 
@@ -162,11 +175,14 @@ def test_a_newer_checkpoint_replaces_a_state_that_may_lack_steps(
 
     monkeypatch.setattr(view_decisions, "next_action", doubtful)
     capsys.readouterr()
+    for file in tmp_path.glob(f"*/{manifest.NAME}") if is_damaged else ():
+        file.write_text("{")
     led.lead(led.chief._members.term + 1)
     with pytest.raises(SystemExit, match="143"):
         led.chief.run()
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert [found["step"] for found in events if found["event"] == "restored"] == [2]
+    found = [(one["event"], one["step"]) for one in events if one["event"] in {"restored", *REPORTS}]
+    assert found == (list(REPORTS.items()) if is_damaged else [("restored", 2)])
     assert not doubts
 
 

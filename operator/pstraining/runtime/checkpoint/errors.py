@@ -20,6 +20,10 @@ class UnusableCheckpointsError(FinalError, RuntimeError):
     """Training can continue from no checkpoint, and must not start from the beginning, because it would delete them."""
 
 
+class UnreadableCheckpointsError(UnusableCheckpointsError):
+    """There are checkpoints, and each of them is damaged."""
+
+
 def none_readable(location: str, step: int, error: CorruptCheckpointError) -> Exception:
     """Return the error to raise if no checkpoint can be read.
 
@@ -31,7 +35,7 @@ def none_readable(location: str, step: int, error: CorruptCheckpointError) -> Ex
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno in PASSING:
         return cause  # the volume may answer again
-    return UnusableCheckpointsError(
+    return UnreadableCheckpointsError(
         f"no checkpoint in {location} can be read, and the first save from the beginning would delete them. The "
         f"newest, of step {step}: {error}. Repair the storage, or move the checkpoints to another place to restart"
     )

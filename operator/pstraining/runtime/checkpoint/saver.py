@@ -6,13 +6,13 @@ a failure of the last save is an error.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pstraining.runtime.checkpoint import interval as intervals
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError, UnreadableCheckpointsError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.objects.choice import storage_at
 from pstraining.runtime.checkpoint.parts import WritesParts
@@ -97,6 +97,18 @@ class Saver:
         """Return whether the interval since the last save has passed, and count the interval."""
         interval = self._counters.checkpoint_interval = self.interval()
         return self._clock() - self._last >= interval
+
+    def newest_step(self) -> int:
+        """Return the step of the newest readable checkpoint, and report the unreadable ones; -1 without a readable one.
+
+        Raises:
+            UnusableCheckpointsError: a later version wrote one.
+            OSError: the storage does not answer at present.
+        """
+        with suppress(UnreadableCheckpointsError):  # the state that the servers hold is then the newest
+            if newest := self.checkpoints.newest():
+                return newest.step
+        return -1
 
     def plan(self) -> SavePlan:
         """Return what the next save needs of a copy: the changed rows of tables, or everything."""

@@ -110,7 +110,7 @@ class Chief:
             counters=options.counters,
         )
         options.history.attach(saver.checkpoints)
-        self._members.saved_step = lambda: state.step if (state := saver.checkpoints.newest()) else -1
+        self._members.saved_step = saver.newest_step
         return saver
 
     def _on_layout(self) -> None:
