@@ -9,16 +9,18 @@ import pytest
 from tests.support import deterministic_program
 from tests.support.elastic_job import ElasticJob
 from tests.support.layout_phases import GIVE_UP, Phase
-from tests.support.soak_marks import THOROUGH, in_all, in_soak
+from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 from tests.training.test_runtime_hot import LONG, assert_same, job, last, step
 
 pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(1100)]
 
 
-EPOCHS, LONGER = 8, 24
+EPOCHS, LONGER = 8 if ALL else 5, 24
 FIRST, NEXT = (2, (4, 3, 2)) if THOROUGH else (1, (2,))
 """Numbers of shards at the start and later. Preparation takes time for each server that may be lost."""
+WORKERS = 2 if ALL else 1
+"""Number of workers, each of which prepares for the loss of each server."""
 
 
 def elastic(folder: Path, *, epochs: int = EPOCHS, **training: Any) -> ElasticJob:
@@ -26,7 +28,7 @@ def elastic(folder: Path, *, epochs: int = EPOCHS, **training: Any) -> ElasticJo
         ["-m", "tests.support.deterministic_program"],
         ps=FIRST,
         standbys=1,
-        workers=2,
+        workers=WORKERS,
         restarts=10_000,
         training={**(training or {"mode": "Sync", "orderedSums": True}), "epochs": epochs, "minShardBytes": 0},
         checkpoint={"path": str(folder), "intervalSeconds": 3600},
@@ -40,7 +42,7 @@ def shortly_undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def run_undisturbed(folder: Path) -> Any:
-    with job(folder, standbys=0, epochs=EPOCHS) as run:
+    with job(folder, standbys=0, ps=2 if ALL else 1, workers=WORKERS, epochs=EPOCHS) as run:
         assert finished(run, LONG) == 0, transcript(run)
     return last(folder)
 
@@ -75,7 +77,7 @@ def test_the_number_of_shards_changes_during_training(tmp_path: Path, shortly_un
             lead_to(run, shards)
         haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
-        print(layouts(run), [event for w in (0, 1) for event in run.processes[f"worker-{w}"].events("resumed")])
+        print(layouts(run), [event for w in range(WORKERS) for event in run.processes[f"worker-{w}"].events("resumed")])
         assert not run.processes["chief"].events("restored")
         assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
     assert_same(last(tmp_path / "run"), shortly_undisturbed)
