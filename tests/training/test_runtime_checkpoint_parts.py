@@ -14,7 +14,7 @@ from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.state import whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL
 from tests.training import test_runtime_checkpoint_pieces as in_pieces
 from tests.training.test_runtime_checkpoint_pieces import PIECE, ROWS, WIDTH, assert_same, batches, kept, wait
 
@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefix
 pieces = in_pieces.pieces
 FILE = 512
 TABLES = {"model/items", "slot/momentum/items"}
+SERVERS, OTHERS = (3, (2, 3)) if ALL else (2, (1,))
+"""Numbers of servers that save and that restore."""
 
 
 def model() -> Any:
@@ -64,8 +66,21 @@ def trained(client: Any, ps: int, number: int = 4, **options: Any) -> Rig:
 
 def trained_on_two(shared: Callable[..., Rig]) -> Rig:
     """Return the rig that the tests of this file share, after the same steps."""
-    rig = shared(momentum, ps=2, build=model, loss="binary_crossentropy")
+    return trained_on(shared, 2)
+
+
+def trained_on(shared: Callable[..., Rig], ps: int) -> Rig:
+    rig = shared(momentum, ps=ps, build=model, loss="binary_crossentropy")
+    rig.control.copies.files._reported.clear()  # as with a new chief
     rig.train(batches(4, seed=0))
+    return rig
+
+
+def other_on(client: Any, shared: Callable[..., Rig], ps: int) -> Rig:
+    """Return the rig of the next processes, in another container; tests of this file share it, too."""
+    client.container += ".after"
+    rig = shared(momentum, ps=ps, build=model, loss="binary_crossentropy", with_ledger=False)
+    rig.control.copies.files._reported.clear()
     return rig
 
 
@@ -84,23 +99,19 @@ def ways(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
     return [(event["what"], event["by"]) for event in found if event["event"] == "checkpoint_way"]
 
 
-@pytest.mark.parametrize(
-    "target",
-    some(
-        [2, 3],
-        lambda target: target == 2,
-        in_all(
-            "tests/training/test_runtime_checkpoint_parts.py::test_servers_write_and_read_tables_on_any_number_of_them"
-        ),  # onto the same number of servers
-    ),
-)
+@pytest.mark.parametrize("target", OTHERS)
 def test_servers_write_and_read_tables_on_any_number_of_them(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: int
+    client: Any,
+    shared: Callable[..., Rig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: int,
 ) -> None:
     """Servers write and read tables, on any number of servers: no row passes through the chief, and training continues
     meanwhile.
     """
-    first = trained(client, 3)
+    first = trained_on(shared, SERVERS)
     before, moved = first.control.snapshot(fence=1), list[int]()
 
     def counted(*arguments: Any) -> Any:
@@ -129,8 +140,7 @@ def test_servers_write_and_read_tables_on_any_number_of_them(
     name, begin, stride, rows, _ = manifest["parts"]["model/items"]["files"][1]
     expected = before.variables["items"][begin : begin + stride * rows : stride]
     np.testing.assert_array_equal(np.load(path / name), expected)
-    client.container += ".after"
-    second = rig_of(client, target)
+    second = other_on(client, shared, target)
     stored = checkpoints.newest()
     assert stored is not None
     assert_same(whole(stored), before)
@@ -175,8 +185,7 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     rig.train(batches(1, seed=1))
     before = rig.control.snapshot(fence=1)
     assert list(save(rig, checkpoints_of(rig, tmp_path)).glob("ps-*"))
-    client.container += ".after"
-    other = rig_of(client, 1)
+    other = other_on(client, shared, 1)
     other.start(checkpoints_of(other, of_the_chief).newest())
     assert_same(other.control.snapshot(fence=1), before)
     assert ways(capsys) == [("save", "servers"), ("restore", "chief")]
@@ -238,7 +247,7 @@ def test_faults_that_end_a_save_by_the_servers(
     def lost(*_: Any) -> Any:
         raise ShardLostError("ABORTED: Stale file handle", 0)
 
-    rig = trained(client, 2)  # its own rig: another one no longer lets servers try that reach no folder
+    rig = trained(client, 2 if ALL else 1)  # its own rig: another one no longer lets servers try that reach no folder
     with rig.control.copied(fence=1, wait=wait) as state:
         for folder in (tmp_path / "good", tmp_path / "full"):
             folder.mkdir()
@@ -288,17 +297,3 @@ def test_a_save_that_dies_while_servers_write_leaves_nothing_after_the_next(
     assert newest.step == 4
     second = save(rig, checkpoints)
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("term")} == {first.name, second.name}
-
-
-def test_every_member_of_a_shard_reads_the_files(client: Any, tmp_path: Path) -> None:
-    from pstraining.runtime.chief.store_admin import StoreAdmin
-
-    rig = trained(client, 1, members=2)
-    before = rig.control.snapshot(fence=1)
-    checkpoints = checkpoints_of(rig, tmp_path)
-    assert list(save(rig, checkpoints).glob("ps-*"))
-    rig.train(batches(2, seed=1))
-    rig.control.restore(checkpoints.newest(), fence=1, generation=9, fresh=False)
-    for members in ((0, 1), (1, 0)):
-        own = StoreAdmin(rig.store.for_assignment((members,)))
-        assert_same(own.snapshot(fence=1), before)

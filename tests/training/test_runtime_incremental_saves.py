@@ -15,7 +15,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.ps.record import Session
 from tests.support.replicated_job import ReplicatedJob
 from tests.support.servers import GENERATION, Rig
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 from tests.training import test_runtime_checkpoint_parts as in_parts
 from tests.training import test_runtime_checkpoint_pieces as in_pieces
 from tests.training.test_runtime_checkpoint_parts import momentum, rig_of
@@ -23,6 +23,10 @@ from tests.training.test_runtime_checkpoint_pieces import PIECE, ROWS, WIDTH, as
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefixtures("pieces", "small_files")]
 pieces, small_files = in_pieces.pieces, in_parts.small_files
+PS = 2 if ALL else 1
+"""Number of servers of most tests: each records its own changes."""
+SAVING = 3 if ALL else 2
+"""Number of servers whose state is restored onto two of them, or onto one."""
 
 
 def with_keys() -> Any:
@@ -65,9 +69,9 @@ def newest(rig: Rig, folder: Path) -> Any:
     return found
 
 
-def on_two(shared: Callable[..., Rig]) -> Rig:
-    """Return the rig that the tests of this file share."""
-    return shared(momentum, ps=2, build=with_keys, loss="binary_crossentropy", mode="Sync")
+def with_both_tables(shared: Callable[..., Rig]) -> Rig:
+    """Return the rig that most tests of this file share."""
+    return shared(momentum, ps=PS, build=with_keys, loss="binary_crossentropy", mode="Sync")
 
 
 def state_of(rig: Rig) -> State:
@@ -76,19 +80,19 @@ def state_of(rig: Rig) -> State:
 
 
 def new_rows(path: Path, former: set[str]) -> set[int]:
-    """Return the rows whose changes this checkpoint was the first to have, of its three servers."""
+    """Return the rows whose changes this checkpoint was the first to have."""
     found = set[int]()
     for file in path.glob("ps-*-rows-*"):
         if file.name not in former:
-            found |= {int(file.name.split("-")[1]) + 3 * int(row) for row in np.load(file)}
+            found |= {int(file.name.split("-")[1]) + SAVING * int(row) for row in np.load(file)}
     return found
 
 
 def test_changed_rows_of_several_saves_restore_onto_any_number_of_servers(client: Any, tmp_path: Path) -> None:
-    """Two incremental saves after a full one: the newest folder alone has the state, bit for bit, for 3 and 2 servers
-    and for the chief.
+    """Two incremental saves after a full one: the newest folder alone has the state, bit for bit, for two numbers of
+    servers and for the chief.
     """
-    rig = rig_of(client, 3, mode="Sync")
+    rig = rig_of(client, SAVING, mode="Sync")
     rig.start()
     few, checkpoints = batches_of(range(5, 25), seed=0), checkpoints_of(rig, tmp_path)
     rig.train(itertools.islice(batches_of(range(ROWS), seed=1), 4))
@@ -109,14 +113,14 @@ def test_changed_rows_of_several_saves_restore_onto_any_number_of_servers(client
     rig.control.restore(newest(rig, tmp_path), fence=1, generation=9, fresh=False)
     assert_same(state_of(rig), expected)
     client.container += ".after"
-    second = rig_of(client, 2, mode="Sync")
+    second = rig_of(client, SAVING - 1, mode="Sync")
     second.start(newest(second, tmp_path))
     assert_same(state_of(second), expected)
 
 
 def test_a_step_after_the_copy_belongs_to_the_next_save(shared: Callable[..., Rig], tmp_path: Path) -> None:
     """Rows that change while an incremental save is written are not in it, and are in the next one."""
-    rig = on_two(shared)
+    rig = with_both_tables(shared)
     few, checkpoints = batches_of(range(5, 25), seed=0), checkpoints_of(rig, tmp_path)
     save(rig, checkpoints)
     rig.train([next(few)])
@@ -132,7 +136,7 @@ def test_a_step_after_the_copy_belongs_to_the_next_save(shared: Callable[..., Ri
 
 def test_a_copy_that_is_repeated_has_the_rows_of_both(shared: Callable[..., Rig], tmp_path: Path) -> None:
     """The servers copy again if one of them was a step behind: the first copy has already emptied the record."""
-    rig = on_two(shared)
+    rig = with_both_tables(shared)
     states, checkpoints = rig.control.copies, checkpoints_of(rig, tmp_path)
     save(rig, checkpoints)
     plan, token = SavePlan(checkpoints.base, recorded=True), 1
@@ -151,7 +155,7 @@ def test_what_makes_the_next_save_full(
     """A failed save, many changed rows, a restore, a copy that was not saved, and another chief's term."""
     from pstraining.runtime.chief.state import state_copies
 
-    rig = on_two(shared)
+    rig = with_both_tables(shared)
     few, many = batches_of(range(5, 25), seed=0), batches_of(range(ROWS), seed=1)
     checkpoints = checkpoints_of(rig, tmp_path)
 
@@ -218,13 +222,13 @@ def test_the_first_save_of_a_standby_that_returns_is_full(
 
 def test_a_damaged_file_of_changed_rows_is_noticed(shared: Callable[..., Rig], tmp_path: Path) -> None:
     """The servers, which read the files in a restore, notice it; the checkpoint before is used."""
-    rig = on_two(shared)
+    rig = with_both_tables(shared)
     checkpoints = Checkpoints(tmp_path, keep=2, damaged=rig.control.find_damaged, links=True)
     save(rig, checkpoints)
     rig.train([next(batches_of(range(5, 25), seed=0))])
     path, incremental = save(rig, checkpoints)
     assert incremental
-    file = next(path.glob("ps-1-*-changed-*"))
+    file = next(path.glob(f"ps-{PS - 1}-*-changed-*"))
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert newest(rig, tmp_path).step == 0
 
@@ -251,7 +255,7 @@ def test_the_last_save_needs_no_former_checkpoint(
     from pstraining.runtime.chief.shutdown import GracefulStop
     from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 
-    rig = rig_of(client, 2, mode="Sync")
+    rig = rig_of(client, PS, mode="Sync")
     rig.start()
     rig.train([next(batches_of(range(ROWS), seed=1))])
     few, stop = batches_of(range(5, 25), seed=0), GracefulStop()

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -41,6 +41,9 @@ def s3() -> Iterator[FakeS3]:
         yield store
 
 
+@in_all(
+    "tests/training/test_runtime_object_checkpoints.py::test_without_launchers_the_chief_stores_and_reads_tables"
+)  # on other numbers of servers, by a store that fails
 @pytest.mark.usefixtures("pieces")
 def test_two_servers_save_and_three_restore(client: Any, s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store throttles, and ends bodies early, while both continue."""
@@ -83,9 +86,10 @@ def with_launchers(rig: Rig, launchers: list[str]) -> Rig:
 
 
 @pytest.mark.usefixtures("pieces", "small_files")
-@pytest.mark.parametrize("target", [2, 3])
+@pytest.mark.parametrize("target", parts.OTHERS)
 def test_servers_store_and_read_tables_with_signed_urls(
     client: Any,
+    shared: Callable[..., Rig],
     s3: FakeS3,
     launchers: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -96,7 +100,7 @@ def test_servers_store_and_read_tables_with_signed_urls(
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
     s3.fault = lambda request: SLOW_DOWN if len(s3.requests) % 7 == 0 else None
-    first = with_launchers(parts.trained(client, 3), launchers)
+    first = with_launchers(parts.trained_on(shared, parts.SERVERS), launchers)
     before = first.control.snapshot(fence=1)
     checkpoints = BucketCheckpoints(Bucket.at(URI), keep=2, damaged=first.control.find_damaged)
     checkpoints.open()
@@ -132,12 +136,16 @@ def test_servers_store_and_read_tables_with_signed_urls(
 
 @pytest.mark.usefixtures("pieces", "small_files")
 def test_without_launchers_the_chief_stores_and_reads_tables(
-    client: Any, s3: FakeS3, launchers: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared: Callable[..., Rig],
+    s3: FakeS3,
+    launchers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It also reads the objects that servers have stored, when a launcher fails during a restore."""
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
-    rig = with_launchers(parts.trained(client, 2), launchers)
+    rig = with_launchers(parts.trained_on(shared, 2), launchers)
     checkpoints = BucketCheckpoints(Bucket.at(URI), keep=3, damaged=rig.control.find_damaged)
     checkpoints.open()
     saved = list[State]()
@@ -154,8 +162,13 @@ def test_without_launchers_the_chief_stores_and_reads_tables(
     rig.control.restore(by_servers, fence=1, generation=9, fresh=False)
     assert_same(rig.control.snapshot(fence=1), saved[0])
     assert parts.ways(capsys) == [("restore", "chief")]
+    rig.control.restore(by_chief, fence=1, generation=10, fresh=False)
+    assert_same(rig.control.snapshot(fence=1), saved[1])
 
 
+@in_all(
+    "tests/unit/runtime/test_incremental_objects.py::test_rows_that_have_not_changed_are_not_uploaded_again"
+)  # by launchers, which store every file in the same way
 @pytest.mark.usefixtures("pieces", "small_files")
 def test_servers_store_changed_rows_and_the_others_are_copied_in_the_store(
     client: Any, s3: FakeS3, launchers: list[str], monkeypatch: pytest.MonkeyPatch
@@ -184,7 +197,9 @@ def test_servers_store_changed_rows_and_the_others_are_copied_in_the_store(
     assert_same(other.control.snapshot(fence=1), expected)
 
 
-@in_all("tests/training/test_runtime_object_checkpoints.py::test_two_servers_save_and_three_restore")
+@in_all(
+    "tests/training/test_runtime_object_checkpoints.py::test_without_launchers_the_chief_stores_and_reads_tables"
+)  # as a job
 def test_a_job_keeps_its_checkpoints_and_results_in_an_object_store(s3: FakeS3) -> None:
     """The next job continues from them, although the store fails now and then."""
 
