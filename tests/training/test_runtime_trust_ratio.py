@@ -97,15 +97,9 @@ def test_gradients_that_are_clipped_by_norm_need_whole_tensors() -> None:
     assert not optimizer.needs_only_norms(keras.optimizers.Adafactor())
 
 
+@in_all("tests/training/test_runtime_trust_ratio.py::test_members_scale_alike_after_any_loss")  # and a restore
 @pytest.mark.usefixtures("plain_arithmetic")
-@pytest.mark.parametrize(
-    ("make", "slot"),
-    some(
-        [(lamb, "average"), (accumulating, "gradient_accumulator")],
-        lambda make, slot: make is lamb,
-        in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored"),
-    ),
-)
+@pytest.mark.parametrize(("make", "slot"), [(lamb, "average"), (accumulating, "gradient_accumulator")])
 def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path, make: Any, slot: str) -> None:
     """Lamb on servers equals Keras, also after a restore onto a server number with other slices, and in Async, where
     tensors are whole.
@@ -126,7 +120,7 @@ def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path,
             np.testing.assert_array_equal(found.slots[name][path], value)
 
 
-@in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored")  # in Hybrid
+@in_all("tests/training/test_runtime_trust_ratio.py::test_members_scale_alike_after_any_loss")  # in Hybrid
 @pytest.mark.usefixtures("plain_arithmetic")
 @pytest.mark.parametrize("members", [1, 2])
 def test_hybrid_workers_have_every_segment(client: Any, monkeypatch: pytest.MonkeyPatch, members: int) -> None:
@@ -147,7 +141,7 @@ def test_hybrid_workers_have_every_segment(client: Any, monkeypatch: pytest.Monk
     )
 
 
-@in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored")  # in any order
+@in_all("tests/training/test_runtime_trust_ratio.py::test_members_scale_alike_after_any_loss")  # in any order
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_sums_in_any_order(client: Any) -> None:
     rig = Rig(client, plain, ps=2, build=wide, mode="Sync")
