@@ -67,6 +67,24 @@ def test_the_trial_of_a_step_does_not_change_a_workers_own_optimizer(client: Any
     assert_as_fit(client, lambda: keras.optimizers.Adam(0.05), batches(4))
 
 
+def test_a_trial_changes_no_sum_of_metrics(client: Any) -> None:
+    """The sums of metrics that `compile` was given are those of before the trial, as are a training step's own."""
+    import tensorflow as tf
+
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    step = Model(small, falling, Objective("sparse_categorical_crossentropy", metrics=["accuracy"])).step
+    emit, (batch,) = tf.function(step.loss, autograph=False), batches(1)
+    with step.trial():
+        emit(batch)
+    assert not any(step.compiled.sums())
+    emit(batch)
+    with step.trial():
+        emit(batch)
+    assert step.compiled.sums()[1:] == [16.0, 1.0]
+
+
 def test_a_restarted_workers_own_optimizer_continues_its_schedule(client: Any) -> None:
     """A schedule counts the steps of earlier processes, as it does on the servers without `localSteps`."""
     made = batches(8)

@@ -15,10 +15,15 @@ from pstraining.runtime.data.epochs import by_splits, by_steps
 from pstraining.runtime.telemetry.aggregation import Window, encode
 from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import SESSION, Rig, batches, small
+from tests.support.soak_marks import in_all, some
 from tests.training.test_runtime_fit import in_one_process, reports, two_labels, two_outputs
 
 # A process connects before it creates its first tensor, so every test here uses the client.
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+HELD = in_all("tests/training/test_runtime_local_steps.py::test_a_trial_changes_no_sum_of_metrics")  # compiled ones
+TRIED = some([True, False], bool, HELD)
+BOTH = in_all("tests/training/test_runtime_logs.py::test_devices_without_samples_report_no_metrics")  # sums of any kind
+ADDED = some([True, False], bool, BOTH)
 
 
 def still() -> Any:
@@ -233,7 +238,7 @@ def test_a_restarted_chief_multiplies_a_scheduled_rate_once(client: Any, plateau
     assert float(model.optimizer.learning_rate) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
+@pytest.mark.parametrize("own", TRIED, ids=["own", "compiled"])
 def test_the_trial_of_a_step_is_in_no_metric(client: Any, own: bool) -> None:
     """A worker tries a step before it registers, and does not report the metrics of the trial's batches."""
 
@@ -316,7 +321,7 @@ def test_a_batch_that_backup_workers_train_again_counts_once(client: Any) -> Non
     assert rig.model.step.compiled.sums()[1] - before == 48.0
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
+@pytest.mark.parametrize("own", ADDED, ids=["own", "compiled"])
 def test_devices_without_samples_report_no_metrics(client: Any, own: bool) -> None:
     """A device for which a batch has no sample repeats one, which counts neither in the gradient nor in metrics."""
 

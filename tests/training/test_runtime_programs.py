@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.moved_programs import PROGRAMS, STEPS
 from tests.support.servers import Rig, small
+from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -260,7 +261,7 @@ def test_schedules_losses_and_layers_need_no_config(client: Any, tmp_path: Any) 
     from pstraining.runtime.model import export
 
     build, loss = without_config()
-    rig = Rig(client, Warmup.make, ps=2, build=build, loss=loss)
+    rig = Rig(client, Warmup.make, ps=2 if ALL else 1, build=build, loss=loss)
     assert rig.new_store().fingerprint == rig.store.fingerprint, "no address of an object is part of it"
     rig.start()
     rig.train(batches(20))
