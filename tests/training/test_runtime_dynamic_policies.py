@@ -10,7 +10,7 @@ from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 from tests.training.test_runtime_dynamic_embedding import WIDTH, batches, by_key, equal, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -84,13 +84,13 @@ class Server:
         state = by_key(self.rig.control.snapshot(fence=1))
         assert list(state) == self.expected.keys
         for key, columns in state.items():
-            np.testing.assert_array_equal(columns, [self.marks[key]] * len(columns), err_msg=str(key))
+            assert np.array_equal(columns, [self.marks[key]] * len(columns)), key
         keys = tf.range(universe, dtype=tf.int64)
         rows = self.client.call(self._fetch, keys)
         (initializer,) = self.rig.model.row_initializers
         initial = initializer.rows(keys, WIDTH, tf.float32).numpy()
-        for key in range(universe):
-            np.testing.assert_array_equal(rows[key], self.marks.get(key, initial[key]), err_msg=str(key))
+        expected = [self.marks.get(key, initial[key]) for key in range(universe)]
+        np.testing.assert_array_equal(rows, np.array(expected, np.float32))
 
     def candidates(self) -> dict[int, int]:
         """Return the number of gradients of each key without a row, in the order of their places."""
@@ -212,7 +212,7 @@ def test_rows_without_updates_expire(client: Any) -> None:
     server, dice = Server(client, expire_after=5, min_count=3, max_rows=60), dice_of()
     expected, candidates = server.expected, server.expected.candidates
     assert candidates is not None
-    for _ in range(2 * STEPS):
+    for _ in range(2 * STEPS if ALL else STEPS):
         server.train(drawn(dice, 400, 40) + 20 * (server.step // 40))
         assert all(server.step - 1 - step < 5 for step in [*expected.seen.values(), *candidates.seen.values()])
     server.check(460)
