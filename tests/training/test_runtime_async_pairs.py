@@ -11,10 +11,13 @@ from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.telemetry.counters import total
 from tests.support.servers import SESSION, Rig, batches, large, small
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
-SHARDS = 2
+SHARDS = 2 if ALL else 1
+"""Number of shards, of which each applies updates by itself."""
+CROSSED: Assignment = ((0,), (1,))
+"""One member of each of two shards."""
 PRIMARIES: Assignment = ((0,),) * SHARDS
 STANDBYS: Assignment = ((1,),) * SHARDS
 INT8 = {"compression": {"push": "Int8"}}
@@ -26,8 +29,8 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
-def started(client: Any, build: Any = small, **training: Any) -> Rig:
-    rig = Rig(client, adam, ps=SHARDS, members=2, build=build, mode="Async", **training)
+def started(client: Any, build: Any = small, *, shards: int = SHARDS, **training: Any) -> Rig:
+    rig = Rig(client, adam, ps=shards, members=2, build=build, mode="Async", **training)
     rig.start()
     return rig
 
@@ -80,7 +83,7 @@ def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) 
     rig = started(client, large, **training)
     for batch in batches(4):
         assert rig.workers[0].step([batch] * training.get("localSteps", 1)).session_valid
-    assert steps(rig) == [4] * 4
+    assert steps(rig) == [4] * 2 * SHARDS
     assert not differences(rig)
 
 
@@ -88,14 +91,14 @@ def test_without_replication_standbys_differ_from_their_primaries(client: Any) -
     rig = started(client)
     primaries = bind(rig, PRIMARIES)
     assert primaries.step(batches(1)).session_valid
-    assert steps(rig) == [1, 1, 0, 0]
+    assert steps(rig) == [1] * SHARDS + [0] * SHARDS
     assert differences(rig)
 
 
 @pytest.mark.parametrize(
     ("reached", "training"),
     some(
-        [(reached, more) for reached in (PRIMARIES, STANDBYS, ((0,), (1,))) for more in ({}, INT8)],
+        [(reached, more) for reached in (PRIMARIES, STANDBYS, CROSSED) for more in ({}, INT8)],
         lambda reached, training: (reached, training) in ((PRIMARIES, INT8), (STANDBYS, {})),
         in_all(
             "tests/training/test_runtime_async_pairs.py::test_an_update_on_some_members_reaches_all_and_counts_once"
@@ -108,19 +111,19 @@ def test_an_update_on_some_members_reaches_all_and_counts_once(client: Any, reac
     sent, some = batches(1, seed=1), bind(rig, reached)
     assert some.step(sent).session_valid
     assert rig.workers[0].step(sent).session_valid
-    assert steps(rig) == [2] * 4
+    assert steps(rig) == [2] * 2 * SHARDS
     assert rig.workers[0].step(batches(1, seed=2)).session_valid
-    assert steps(rig) == [3] * 4
+    assert steps(rig) == [3] * 2 * SHARDS
 
 
 def test_the_last_save_has_an_update_that_was_under_way_in_the_save_before(client: Any, tmp_path: Path) -> None:
     """Both saves have the step of the first server, which has the update in both."""
     from pstraining.runtime.checkpoint.saver import Saver
 
-    rig = started(client)
+    rig = started(client, shards=2)
     keeper = Saver(CheckpointSettings(path=str(tmp_path)), rig.store.layout, term=lambda: 1)
     sent = batches(1)
-    assert bind(rig, ((0,), (1,))).step(sent).session_valid
+    assert bind(rig, CROSSED).step(sent).session_valid
     with rig.control.copied(fence=1, wait=list) as state:
         keeper.try_to_save(state)
     assert rig.workers[0].step(sent).session_valid
@@ -140,10 +143,10 @@ def test_a_worker_continues_with_only_the_standbys(client: Any) -> None:
     standbys = bind(rig, STANDBYS)
     standbys.trace(batches(1))
     standbys.dry_run(batches(1))
-    assert steps(rig) == [2] * 4, "a rehearsal has no effect"
+    assert steps(rig) == [2] * 2 * SHARDS, "a rehearsal has no effect"
     reply = standbys.step(batches(1))
     assert (reply.session_valid, reply.step) == (True, 3)
-    assert steps(rig) == [2, 2, 3, 3]
+    assert steps(rig) == [2] * SHARDS + [3] * SHARDS
 
 
 def test_a_worker_sends_its_update_once(client: Any) -> None:

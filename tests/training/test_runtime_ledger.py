@@ -24,15 +24,15 @@ from pstraining.runtime.ps.data_ledger import SplitPosition
 from tests.support import counting
 from tests.support.crashing_workers import Kills, Line, killable
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
-from tests.support.soak_marks import THOROUGH, in_all, some
+from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
 """Processes that are killed; `make soak` kills 30."""
-SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if THOROUGH else "12"))
-"""Threads that are killed; `make soak` kills 1,000."""
+SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if THOROUGH else "12" if ALL else "7"))
+"""Threads that are killed, each of whose successors traces again; `make soak` kills 1,000."""
 WORKERS = 3
 """Workers of a job whose processes are killed."""
 THREADS, SERVERS = (3, 2) if THOROUGH else (2, 1)
@@ -247,7 +247,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
 
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    samples = 60 * SIMULATED_KILLS
+    samples = 60 * max(SIMULATED_KILLS, 12)
     monkeypatch.setattr(counting, "SAMPLES", samples)
     monkeypatch.setattr(counting, "PACE", 0.0)
     monkeypatch.setattr(client, "_guarded", killable(client._guarded))

@@ -13,11 +13,13 @@ import pytest
 from pstraining.runtime.ps import worker_registry
 from tests.support.kube import wait_for
 from tests.support.servers import SESSION, Rig, batches, small
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 from tests.training.test_runtime_silence import sgd, stopped
 
 pytestmark = [pytest.mark.training, pytest.mark.silence, pytest.mark.timeout(480)]
 BOUND = 3
+PS = 2 if ALL else 1
+"""Number of servers of most tests: the first server counts every worker's updates."""
 
 
 class Runner:
@@ -76,8 +78,8 @@ def beating(rig: Rig, worker: int) -> Iterator[None]:
         thread.join(10)
 
 
-def started(client: Any, **training: Any) -> Rig:
-    rig = Rig(client, sgd, ps=2, build=small, workers=2, **training)
+def started(client: Any, ps: int = PS, **training: Any) -> Rig:
+    rig = Rig(client, sgd, ps=ps, build=small, workers=2, **training)
     rig.start()
     return rig
 
@@ -183,7 +185,7 @@ def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPat
 def test_an_update_with_a_lost_reply_counts_once_on_every_server(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pstraining.runtime.transport.client import ShardLostError
 
-    rig = started(client, accumulation_steps=2)
+    rig = started(client, 2, accumulation_steps=2)
     updates = rig.workers[0]
     assert updates.step(batches(2)).applied
     again, server = batches(2), client.servers[1]
