@@ -12,6 +12,7 @@ import pytest
 
 from tests.processes.pods import FakePs, Pod, eventually, get, write_whole
 from tests.support.ports import free_neighbours
+from tests.support.soak_marks import in_all, some
 
 MakePod = Callable[..., Pod]
 SERVER = """
@@ -58,7 +59,16 @@ def write_map(pod: Pod, cluster: dict[str, list[str]], term: int, policy: str | 
     write_whole(pod.folder / "cluster.json", json.dumps(reported))
 
 
-@pytest.mark.parametrize(("policy", "owned"), [(None, False), ("Restart", False), ("Restart", True)])
+@pytest.mark.parametrize(
+    ("policy", "owned"),
+    some(
+        [(None, False), ("Restart", False), ("Restart", True)],
+        lambda policy, owned: owned or not policy,
+        in_all(
+            "tests/processes/test_launcher_terms.py::test_a_server_restarts_with_every_attempt"
+        ),  # whatever it holds
+    ),
+)
 def test_a_server_restarts_with_every_attempt(pod: MakePod, policy: str | None, owned: bool) -> None:
     server = Server(pod, policy)
     boots = [server.status(1)["bootId"]]
@@ -72,7 +82,16 @@ def test_a_server_restarts_with_every_attempt(pod: MakePod, policy: str | None, 
     assert server.pod.runs()
 
 
-@pytest.mark.parametrize(("policy", "owned"), [("Keep", False), ("Keep", True), (None, True)])
+@pytest.mark.parametrize(
+    ("policy", "owned"),
+    some(
+        [("Keep", False), ("Keep", True), (None, True)],
+        lambda policy, owned: owned != bool(policy),
+        in_all(
+            "tests/processes/test_launcher_terms.py::test_a_server_with_runtime_owned_state_keeps_running"
+        ),  # for both reasons
+    ),
+)
 def test_a_server_with_runtime_owned_state_keeps_running(pod: MakePod, policy: str | None, owned: bool) -> None:
     server = Server(pod, policy)
     boot = server.status(1)["bootId"]
