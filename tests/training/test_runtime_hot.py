@@ -16,7 +16,7 @@ from pstraining.runtime.local import LocalJob
 from pstraining.runtime.replication import renewal
 from tests.support import counting
 from tests.support.hot_standby import is_prepared
-from tests.support.soak_marks import THOROUGH, in_all, in_soak
+from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(1100)]
@@ -126,6 +126,8 @@ def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.Monk
     """Processes are renewed after each connection. The standby has every step, and the processes keep their numbers."""
     monkeypatch.setenv("ORDERED_EACH", "1")
     monkeypatch.setenv("ORDERED_PAUSE", "0.2")
+    if not ALL:
+        monkeypatch.setenv("ORDERED_SUMS", "1")  # a model of one tensor, which each renewed process traces again
     with job(tmp_path, standbys=1, ps=1, workers=1, epochs=1000) as run:
         until(run, lambda: step(run) > 0 and whole(run), "training")
         chief, long_lived = run.processes["chief"], ("chief", "worker-0")
