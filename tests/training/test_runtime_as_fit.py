@@ -10,6 +10,7 @@ import pytest
 from pstraining.runtime.errors import FinalError, final_error
 from tests.support.servers import Rig, small
 from tests.support.servers import batches as classified
+from tests.support.soak_marks import in_all, some
 from tests.training.test_runtime_programs import batches, line, sgd
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -208,7 +209,14 @@ def test_a_normalization_computes_with_the_values_of_all_tasks(tmp_path: Path) -
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), evaluator.keras.predict(x, verbose=0))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "compiled",
+    some(
+        [False, True],
+        lambda compiled: compiled,
+        in_all("tests/training/test_runtime_as_fit.py::test_a_class_without_a_weight_has_one"),  # by XLA
+    ),
+)
 def test_a_class_without_a_weight_has_one(client: Any, compiled: bool) -> None:
     """Classes without a weight have 1, as in `fit` with arrays; XLA reports no read beyond the weights."""
     import keras

@@ -62,6 +62,9 @@ def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> No
     }
 
 
+@in_all(
+    "tests/training/test_runtime_messages.py::test_an_asynchronous_step_goes_to_all_servers_at_once"
+)  # the reason for the order
 def test_without_ordering_the_critical_sections_of_all_servers_deadlock(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,9 @@ def test_one_worker_equals_keras_in_one_process(client: Any, name: str) -> None:
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
 
 
+@in_all(
+    "tests/training/test_runtime_clipping.py::test_the_mean_is_clipped_as_in_one_process"
+)  # of cut tensors; tests/training/test_runtime_loss_scale.py compares statistics
 def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
     import keras
 

@@ -18,6 +18,7 @@ from tests.support import costs, warm, warm_parent
 from tests.support.kube import Target
 from tests.support.netns import own_network
 from tests.support.operator_process import OperatorProcess
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -154,7 +155,13 @@ def test_no_two_processes_draw_the_same_random_numbers(parents: warm.Parents) ->
     ("before", "why"),
     [
         ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "2 threads"),
-        ("import tensorflow as tf; tf.constant(1)", "context"),
+        pytest.param(
+            "import tensorflow as tf; tf.constant(1)",
+            "context",
+            marks=in_all(
+                "tests/training/test_warm_processes.py::test_no_process_is_forked_from_an_unsafe_parent"
+            ),  # imports TensorFlow
+        ),
     ],
 )
 def test_no_process_is_forked_from_an_unsafe_parent(before: str, why: str) -> None:
