@@ -27,6 +27,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     with LocalJob(
         ["-m", "examples.digits"],
         workers=len(WORKERS),
+        chief=THOROUGH,
         training={"mode": "Async", "steps": STEPS},
         checkpoint=checkpoint(folder),
     ) as job:

@@ -17,7 +17,7 @@ from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.ring_pairs import RingPairs
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import THOROUGH, in_all, some
+from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training.test_runtime_loss_scale import batches as batches_of_numbers
@@ -130,7 +130,7 @@ def test_the_mean_is_clipped_as_in_one_process(rigs: Any, name: str, mode: str, 
 def test_table_rows_count_towards_the_norm(rigs: Any, name: str, mode: str) -> None:
     """Rows of tables count towards the norm. The optimizer has no momentum, which would move untouched rows."""
     make, build = sgd(name, momentum=0.0), in_float64(embedding.ours())
-    rig = rigs(make, build, ps=2, workers=2, loss="binary_crossentropy", mode=mode)
+    rig = rigs(make, build, ps=2 if ALL else 1, workers=2, loss="binary_crossentropy", mode=mode)
     shares = [embedding.batches(STEPS, seed=worker) for worker in range(2)]
     Crew(rig, shares).join()
     embedding.equal(rig.snapshot(), embedding.in_one_process(rig, make, list(zip(*shares, strict=True))), rtol=1e-6)

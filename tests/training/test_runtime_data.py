@@ -106,10 +106,11 @@ def test_a_seeded_shuffle_has_another_order_in_each_pass(client: Any) -> None:
         return number
 
     batches, passes = DatasetBatches(make, client.local), []
-    for _ in range(3):
+    for number in range(3):
+        if number:
+            client.reconnect_available()
         drawn: Any = batches.draw(1).batches[0]
         passes.append(drawn.numpy().tolist())
-        client.reconnect_available()
     assert passes == [batch.numpy().tolist() for _, batch in zip(range(3), make().repeat(), strict=False)]
     assert len({tuple(order) for order in passes}) == 3
     assert (len(made), len(read)) == (2, 16), "once for the passes, and once for the comparison"

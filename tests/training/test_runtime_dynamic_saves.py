@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.ps.tables.dynamic_table import RowCount
-from tests.support.soak_marks import THOROUGH, in_all
+from tests.support.soak_marks import ALL, THOROUGH, in_all
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, batches, by_key, equal, model, rig_of
 
@@ -49,7 +49,7 @@ def check(state: Any, initializer: Any) -> dict[int, list[Any]]:
 
 
 def test_saves_at_random_moments_are_of_one_moment_and_restore_bit_equal(client: Any) -> None:
-    rig = rig_of(client, workers=2, mode="Async")
+    rig = rig_of(client, ps=2 if ALL else 1, workers=2, mode="Async")
     rig.start()
     (initializer,) = rig.model.row_initializers
     seed = random.randrange(10**6)
@@ -71,7 +71,7 @@ def test_saves_at_random_moments_are_of_one_moment_and_restore_bit_equal(client:
     crew.join(PATIENCE)
     assert len(saved) > 30
     client.container += ".later"
-    later = rig_of(client, workers=2, mode="Async")
+    later = rig_of(client, mode="Async")
     later.start(state)
     equal(by_key(later.control.snapshot(fence=1)), saved)
     more = threading.Event()

@@ -16,7 +16,7 @@ from pstraining.runtime.local import LocalJob
 from tests.support import fit_program
 from tests.support.hybrid_rig import HybridRig
 from tests.support.servers import SPREAD, Rig, batches, small
-from tests.support.soak_marks import THOROUGH, in_all, in_soak, some
+from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
@@ -261,7 +261,7 @@ def test_a_learning_rate_holds_for_the_dense_parameters_that_workers_train(
     from pstraining.runtime.updates.hybrid import ring_member
 
     monkeypatch.setattr(ring_member, "RATES_SECONDS", -1.0)
-    rig = HybridRig(client, lambda: keras.optimizers.Adam(0.125), ps=2, build=small, workers=2)
+    rig = HybridRig(client, lambda: keras.optimizers.Adam(0.125), ps=2 if ALL else 1, build=small, workers=2)
     rig.start()
     found = []
     for rate in (0.125, 0.0, 0.25):

@@ -9,7 +9,7 @@ import pytest
 from pstraining.runtime.telemetry.aggregation import CounterAggregate, Window, encode
 from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import Rig, batches, small
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 
 # A process connects before it creates its first tensor, so every test here uses the client.
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
@@ -89,7 +89,7 @@ def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptu
     rig = Rig(
         client,
         lambda: keras.optimizers.Adam(0.01),
-        ps=3,
+        ps=3 if ALL else 1,
         build=two_outputs,
         loss=losses,
         compiled=several(),

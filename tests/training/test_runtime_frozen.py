@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.runtime.ps.record import Session
 from tests.support.servers import Rig
-from tests.support.soak_marks import THOROUGH
+from tests.support.soak_marks import ALL, THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
@@ -101,7 +101,7 @@ def test_frozen_weights_are_pulled_once_and_train_once_unfrozen(client: Any) -> 
     # Unfrozen, on another number of servers: known slots continue, and new ones begin as in Keras.
     client.container += ".unfrozen"  # as on servers of another run
     workers = 2 if THOROUGH else 1
-    trained = rig_of(client, 3, frozen=False, workers=workers)
+    trained = rig_of(client, 3 if ALL else 1, frozen=False, workers=workers)
     trained.start(state, generation=9)
     at_start = trained.control.snapshot(fence=1)
     (slot,) = at_start.slots.values()
