@@ -16,7 +16,9 @@ from tests.support.soak_marks import in_all, in_soak
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 
-@in_all("tests/training/test_bench_smoke.py::test_figures_come_out")  # seven short trainings
+@in_all(
+    "tests/unit/bench/test_training_figures.py::test_every_threshold_has_one_load_and_every_figure_one_row"
+)  # seven short trainings
 def test_a_run_is_reproducible_and_depends_on_its_seed(client: Any) -> None:
     from bench.training.accuracy import VARIANTS, Course
     from bench.training.tasks import TASKS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.training.registry import MEASUREMENTS
-from tests.support.soak_marks import THOROUGH, in_soak
+from tests.support.soak_marks import THOROUGH, in_all, in_soak
 
 ROOT = Path(__file__).parents[2]
 KINDS: list[Any] = [
@@ -27,6 +27,9 @@ pytestmark = [
 ]
 
 
+@in_all(
+    "tests/unit/bench/test_training_figures.py::test_every_threshold_has_one_load_and_every_figure_one_row"
+)  # `make bench` runs the benchmark
 @pytest.mark.parametrize("kind", KINDS)
 def test_figures_come_out(kind: str, tmp_path: Path) -> None:
     (measurement,) = [found for found in MEASUREMENTS if kind in found.name]
