@@ -26,8 +26,15 @@ from tests.training.test_runtime_faults import finished, transcript
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 USERS = ROOT / "docs" / "users"
 TUTORIAL = ROOT / "docs" / "start" / "train-a-keras-model.md"
+ALSO = in_all("tests/training/test_docs_guide.py::test_the_pages_examples_run")  # data and steps as other tests have
+SHORT = ("Files(", "total_updates(")
+"""What an example that trains has in `make test`; each of them is a job of three processes."""
 SNIPPETS = [
-    pytest.param(block.text, id=f"{page}:{block.line}")
+    pytest.param(
+        block.text,
+        id=f"{page}:{block.line}",
+        marks=ALSO if ".run()" in block.text and not any(name in block.text for name in SHORT) else (),
+    )
     for page in ("callbacks-and-metrics.md", "training-data.md", "updates.md")
     for block in pages()[USERS / page].blocks
     if block.language == "python"
@@ -166,7 +173,9 @@ def test_the_pages_examples_run(shown: str, tmp_path: Path) -> None:
             exec(shown, {"ids": keras.Input((4,), dtype="int32")})
 
 
-@in_all("tests/training/test_example_notebook.py::test_the_notebook_trains")  # the same calls, in a notebook
+@in_all(
+    "tests/e2e/test_client.py::test_a_function_trains_and_reports_the_progress_that_top_shows"
+)  # the same calls, on a cluster
 def test_the_script_of_the_client_trains_on_this_machine(tmp_path: Path) -> None:
     (shown,) = (b.text for b in pages()[USERS / "train-from-python.md"].blocks if b.language == "python")
     here = shown.replace("Client()", "Client(local=True)")

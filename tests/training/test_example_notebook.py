@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 from hack.docs.pages import ROOT
-from tests.support.soak_marks import THOROUGH
+from tests.support.soak_marks import THOROUGH, in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 NOTEBOOK = ROOT / "examples" / "notebook" / "digits.ipynb"
@@ -23,6 +23,9 @@ def shown(cell: Any) -> str:
     return "".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
 
 
+@in_all(
+    "tests/e2e/test_client.py::test_a_function_trains_and_reports_the_progress_that_top_shows"
+)  # the same calls, on a cluster; unit tests read a notebook's source
 def test_the_notebook_trains(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     (creates,) = [cell for cell in notebook.cells if "workers=2" in cell.source]

@@ -65,8 +65,10 @@ def size_of_index(rig: Rig) -> int:
     "build",
     some(
         [alone, beside_a_table],
-        lambda build: build is beside_a_table,
-        in_all("tests/training/test_runtime_key_moves.py::test_another_layout_has_all_rows_by_key_at_the_standstill"),
+        lambda build: build is alone,
+        in_all(
+            "tests/training/test_runtime_key_moves.py::test_another_layout_has_all_rows_by_key_at_the_standstill"
+        ),  # tests/training/test_runtime_table_moves.py moves a table
     ),
 )
 def test_another_layout_has_all_rows_by_key_at_the_standstill(client: Any, build: Any) -> None:
@@ -84,6 +86,8 @@ def test_another_layout_has_all_rows_by_key_at_the_standstill(client: Any, build
     while not transfer.advance(rig.control, 1):
         pass
     expected = rig.control.snapshot(fence=1)
+    by_key = [value for name, value in expected.tensors.items() if "items" in name]
+    assert rig.control.copies.bytes_by_key() == sum(value.nbytes for value in by_key), "of all columns"
     transfer.copy(rig.control, 1)
     transfer.write(target, FENCE)
     found = target.snapshot(fence=FENCE)
@@ -98,6 +102,9 @@ def test_another_layout_has_all_rows_by_key_at_the_standstill(client: Any, build
     assert not size_of_index(rig)
 
 
+@in_all(
+    "tests/training/test_runtime_key_moves.py::test_another_layout_has_all_rows_by_key_at_the_standstill"
+)  # the same sum
 def test_a_size_of_rows_by_key_is_that_of_all_columns(client: Any) -> None:
     rig = dynamic.rig_of(client, ps=2, build=alone, mode="Sync")
     rig.start()

@@ -17,8 +17,8 @@ from tests.support.soak_marks import ALL, THOROUGH, cover, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
-STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if THOROUGH else "20"))
-"""Updates after which parameters are compared; `make test-all` makes 50, and `make soak` 200."""
+STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if THOROUGH else "20" if ALL else "10"))
+"""Updates after which parameters are compared; `make test-all` makes 20, and `make soak` 200."""
 SERVERS = 2 if ALL else 1
 """Servers of tests about workers: a second server costs as much tracing as the first."""
 
@@ -167,15 +167,10 @@ def test_steps_average_unequal_batches_of_workers_with_different_counts(client: 
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "device",
-    some(
-        [USUAL, "CPU:1"],
-        lambda device: device == USUAL,
-        in_all("tests/training/test_runtime_devices.py::test_another_device_gives_the_same_parameters"),  # a loss
-    ),
-    indirect=True,
-)
+@in_all(
+    "tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds"
+)  # there, a worker's node is cut off; that workers lapse is tested below
+@pytest.mark.parametrize("device", [USUAL, "CPU:1"], indirect=True)
 def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
     client: Any, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
@@ -197,6 +192,9 @@ def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
     crew.join()
 
 
+@in_all(
+    "tests/training/test_runtime_sync.py::test_time_in_which_a_server_did_not_run_makes_no_worker_silent"
+)  # with steps
 def test_a_server_that_did_not_run_drops_no_live_worker(client: Any) -> None:
     """When an arbiter runs again, the first request that it reads closes no round without the other workers."""
     rig = Rig(client, lambda: optimizer("SGD"), ps=1, build=small, workers=2, mode="Sync")
@@ -218,6 +216,21 @@ def test_a_server_that_did_not_run_drops_no_live_worker(client: Any) -> None:
     rig.control.client.call(_silent_for(rig, 1000.0, worker=1))
     rig.store.heartbeat(0, 1)
     assert rig.control.workers_present() == (0,), "the server ran, and only one worker is silent"
+
+
+def test_time_in_which_a_server_did_not_run_makes_no_worker_silent(client: Any) -> None:
+    """Rounds wait for all workers until the server has run again for as long as a worker may be silent."""
+    rig = Rig(client, lambda: optimizer("SGD"), ps=1, build=small, workers=2, mode="Sync")
+    rig.start()
+    rig.control.client.call(_silent_for(rig, 1000.0))
+    assert rig.control.workers_present() == ()
+    assert _awaited(rig) == [0, 1], "for the first request that the server reads"
+    rig.store.heartbeat(0, 1)
+    assert rig.control.workers_present() == (0, 1)
+    rig.control.client.call(_silent_for(rig, 1000.0, worker=1))
+    rig.store.heartbeat(0, 1)
+    assert rig.control.workers_present() == (0,), "the server ran, and only one worker is silent"
+    assert _awaited(rig) == [0]
 
 
 def test_a_clock_that_is_set_back_keeps_no_lost_worker_alive(client: Any) -> None:
@@ -242,6 +255,20 @@ def _silent_for(rig: Rig, seconds: float, worker: int | None = None) -> Any:
         return heard.assign_sub(tf.cast(older, tf.float64) * seconds, read_value=False)
 
     return _changed(rig, age)
+
+
+def _awaited(rig: Rig) -> list[int]:
+    """Return the workers whose gradients a round of the first server waits for."""
+    import tensorflow as tf
+
+    def alive() -> Any:
+        shard = rig.store.shards[0]
+        with tf.device(shard.device):
+            found = tf.where(shard.registry.alive())[:, 0]
+        return rig.control.client.to_local(found)
+
+    found: list[int] = rig.control.client.call(tf.function(alive, autograph=False)).tolist()
+    return found
 
 
 def _waited_until(rig: Rig, moment: float) -> Any:
