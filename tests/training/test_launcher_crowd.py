@@ -15,10 +15,10 @@ import pytest
 from pstraining.launcher import contract, launch, probe
 from tests.processes.pods import eventually
 from tests.support.ports import free_neighbours
-from tests.support.soak_marks import ALL, THOROUGH
+from tests.support.soak_marks import THOROUGH
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-ROUNDS, CLIENTS = 10 if THOROUGH else 5 if ALL else 3, 6
+ROUNDS, CLIENTS = 10 if THOROUGH else 5, 6
 """The numbers of rounds and of clients. A server without `hold_a_context` dies in three of eight rounds."""
 
 

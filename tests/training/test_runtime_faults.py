@@ -89,9 +89,6 @@ def steps_of(run: LocalJob, worker: str) -> int:
     return max((line["step"] for line in run.processes[worker].events("worker")), default=0)
 
 
-@in_all(
-    "tests/training/test_runtime_faults.py::test_a_small_model_is_on_one_server_and_the_others_are_optional"
-)  # restored there as well; tests/unit/runtime/test_checkpoint.py damages the newest checkpoint
 def test_a_lost_server_is_restored_from_the_newest_readable_checkpoint(tmp_path: Path) -> None:
     steps = 3000 if THOROUGH else 1200
     with job(tmp_path, steps=steps, ps=2) as run:

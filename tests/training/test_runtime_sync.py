@@ -167,10 +167,15 @@ def test_steps_average_unequal_batches_of_workers_with_different_counts(client: 
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
 
-@in_all(
-    "tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds"
-)  # there, a worker's node is cut off; that workers lapse is tested below
-@pytest.mark.parametrize("device", [USUAL, "CPU:1"], indirect=True)
+@pytest.mark.parametrize(
+    "device",
+    some(
+        [USUAL, "CPU:1"],
+        lambda device: device == USUAL,
+        in_all("tests/training/test_runtime_devices.py::test_another_device_gives_the_same_parameters"),  # a loss
+    ),
+    indirect=True,
+)
 def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
     client: Any, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
