@@ -17,6 +17,7 @@ from tests.controlplane.conftest import REAL, ROOT, Operators, eventually
 from tests.controlplane.test_operator_core import condition, created, idle_job
 from tests.controlplane.test_operator_process import quiet
 from tests.support.api_proxy import ApiProxy
+from tests.support.soak_marks import in_all, some
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,7 +63,7 @@ async def remove(client: KubeClient, name: str) -> None:
     await eventually(gone)
 
 
-@pytest_asyncio.fixture(params=GANGS)
+@pytest_asyncio.fixture
 async def gang(request: pytest.FixtureRequest, client: KubeClient) -> AsyncIterator[str]:
     """Return a scheduler whose CRD is not installed, and is deleted after the test."""
     name = definition(request.param)["metadata"]["name"]
@@ -89,6 +90,15 @@ def gang_job(gang: str) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.parametrize(
+    "gang",
+    some(
+        GANGS,
+        lambda gang: gang == "Volcano",
+        in_all("tests/controlplane/test_gang.py::test_a_gang_waits_for_the_missing_kind_and_then_starts"),
+    ),
+    indirect=True,
+)
 async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy, gang: str
 ) -> None:
@@ -121,6 +131,15 @@ async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
     assert group["spec"]["minMember"] == 1 + job["spec"]["worker"]["replicas"] + 1
 
 
+@pytest.mark.parametrize(
+    "gang",
+    some(
+        GANGS,
+        lambda gang: gang == "SchedulerPlugins",
+        in_all("tests/controlplane/test_gang.py::test_a_waiting_gang_and_an_operator_restart_cost_no_writes"),
+    ),
+    indirect=True,
+)
 async def test_a_waiting_gang_and_an_operator_restart_cost_no_writes(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy, gang: str
 ) -> None:
@@ -144,6 +163,15 @@ async def test_a_waiting_gang_and_an_operator_restart_cost_no_writes(
     assert [(s.method, s.path.rsplit("/", 1)[-1]) for s in reads] == [("GET", "digits")], "read once, never watched"
 
 
+@pytest.mark.parametrize(
+    "gang",
+    some(
+        GANGS,
+        lambda gang: gang == "Volcano",
+        in_all("tests/controlplane/test_gang.py::test_a_group_is_resized_and_is_deleted_during_a_suspension"),
+    ),
+    indirect=True,
+)
 async def test_a_group_is_resized_and_is_deleted_during_a_suspension(
     client: KubeClient, namespace: str, operators: Operators, gang: str
 ) -> None:

@@ -16,6 +16,7 @@ from pstraining.kube.errors import Conflict, NotFound
 from tests.contract.test_port_fake import config_map, job
 from tests.controlplane.conftest import REAL, OperatorProcess, Operators, eventually
 from tests.support.api_proxy import ApiProxy
+from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.asyncio
 
@@ -120,6 +121,7 @@ async def test_it_only_lists_what_belongs_to_jobs(
     assert {q.get("labelSelector") for q in lists.values()} == {names.LABEL_JOB_UID}
 
 
+@in_all("tests/controlplane/test_operator_process.py::test_a_deletion_during_an_outage_is_noticed")  # by its watch
 async def test_a_deleted_child_is_recreated(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
@@ -252,6 +254,7 @@ async def test_the_operator_survives_an_outage_of_the_api_server(
     await operator.ready()
 
 
+@in_all("tests/e2e/test_bad_input.py::test_an_invalid_setting_of_the_operator_is_named")  # by a process of its own
 async def test_an_invalid_setting_ends_the_operator_with_one_line(operators: Operators) -> None:
     operator = operators.start(module=REAL, PSTRAINING_WORKERS="many")
     assert await operator.ended() == 2
