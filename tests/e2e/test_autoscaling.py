@@ -95,6 +95,7 @@ def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
         print(f"\nlimits in Mi: {[limit >> 20 for limit in sorted(limits)]}; {sizing(puppet)}")
 
 
+@in_all("tests/unit/core/test_server_growth.py::test_servers_are_added_at_half_of_the_largest_memory_limit")
 @pytest.mark.minutes
 def test_a_server_is_added_at_half_of_the_largest_memory_limit(kube: Kube, namespace: str, shared: Path) -> None:
     servers = 'len(json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"])'

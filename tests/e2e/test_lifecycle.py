@@ -1,6 +1,7 @@
 """A job's life on real kubelets, with scripted programs: replacement, budgets, success, suspension, writes."""
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.support.soak_marks import in_all
 pytestmark = pytest.mark.cluster
 
 TASKS = ("chief-0", "worker-0", "worker-1", "ps-0")
+IDLE_SECONDS = 5
+"""Seconds for which a running job is observed; its last report has been written for three seconds."""
 
 
 @pytest.fixture
@@ -49,17 +52,23 @@ def test_a_bug_counts_as_a_failure_of_the_program(running: Puppet) -> None:
     assert status["chief"]["lastFailure"]["message"] == "chief-0 was ordered to exit with 1"
 
 
-@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # a scripted program
-def test_a_program_that_fails_with_its_ps_is_restarted_at_no_cost(running: Puppet) -> None:
-    running.exit("ps-0", 1)
-    wait_for(lambda: running.runs("ps-0") == 2, "the PS is started again in place")
-    running.exit("chief-0", 1)
-    wait_for(lambda: running.runs("chief-0") == 2, "the chief's program is run again")
-    assert failures(running, "chief") == 0
-    status = running.wait_phase("Running")["status"]
+def test_a_program_that_fails_with_its_ps_is_restarted_at_no_cost(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
+    own_operator.start()
+    puppet = Puppet.make(kube, namespace, "job", shared, workers=1)
+    puppet.wait_phase("Running")
+    for task in ("ps-0", "chief-0"):
+        wait_for(partial(_has_run, puppet, task, 1), f"{task} runs")
+    puppet.exit("ps-0", 1)
+    wait_for(partial(_has_run, puppet, "ps-0", 2), "the PS is started again in place")
+    puppet.exit("chief-0", 1)
+    wait_for(partial(_has_run, puppet, "chief-0", 2), "the chief's program is run again")
+    assert failures(puppet, "chief") == 0
+    status = puppet.wait_phase("Running")["status"]
     assert status["term"] == 1, "in the same pod"
-    running.exit("chief-0", 0)
-    running.wait_phase("Succeeded")
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
 
 
 @in_all(
@@ -129,6 +138,7 @@ def _has_run(puppet: Puppet, task: str, times: int) -> bool:
     return puppet.runs(task) == times
 
 
+@in_all("tests/e2e/test_tfjob.py::test_converted_tfjobs_run_to_the_documented_end")  # a TFJob without a chief
 def test_without_a_chief_worker_zero_ends_the_job(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -140,7 +150,7 @@ def test_without_a_chief_worker_zero_ends_the_job(
     assert puppet.runs("worker-0") == 1
 
 
-@in_all("tests/e2e/test_cli_write.py::test_a_jobs_life_by_commands")  # by commands
+@in_all("tests/e2e/test_docs.py::test_changes")  # by commands
 def test_suspend_frees_all_pods_and_resume_continues_training(running: Puppet) -> None:
     kube, namespace = running.kube, running.namespace
     kube.merge("PSTrainingJob", namespace, "job", {"spec": {"runPolicy": {"suspend": True}}})
@@ -186,6 +196,7 @@ def _check_what_tasks_are_given(running: Puppet) -> None:
         assert not any("serviceaccount" in m for m in mounts)
 
 
+@pytest.mark.minutes
 def test_every_task_gets_its_environment_and_workers_scale_both_ways(running: Puppet) -> None:
     _check_what_tasks_are_given(running)
     kube, namespace = running.kube, running.namespace
@@ -200,11 +211,18 @@ def test_every_task_gets_its_environment_and_workers_scale_both_ways(running: Pu
     assert len(json.loads(found["data"]["cluster.json"])["cluster"]["worker"]) == 1
 
 
+def _writes_nothing(proxy: ThreadedProxy, seconds: float) -> bool:
+    """Whether the operator writes nothing during this time."""
+    before = len(proxy.writes)
+    time.sleep(seconds)
+    return len(proxy.writes) == before
+
+
 def test_the_writes_of_a_whole_life(
     kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The writes of a whole life: one per created child, one per child that is scaled or deleted, and status and events
-    only for transitions.
+    only for transitions; while the job runs, none.
     """
     with ThreadedProxy(kube, tmp_path) as proxy:
         operator = OperatorProcess(proxy.target, namespace, tmp_path)
@@ -212,6 +230,8 @@ def test_the_writes_of_a_whole_life(
         puppet = Puppet.make(kube, namespace, "job", shared)
         puppet.wait_phase("Running")
         wait_for(lambda: (puppet.job() or {})["status"]["worker"]["ready"] == 2, "both workers are ready")
+        wait_for(partial(_writes_nothing, proxy, 3), "the last report is written", 60)
+        assert _writes_nothing(proxy, IDLE_SECONDS), f"a running job was written to: {proxy.writes}"
         puppet.exit("chief-0", 0)
         puppet.wait_phase("Succeeded")
         wait_for(lambda: len(puppet.pods()) == 1, "all but the chief's pod is freed")

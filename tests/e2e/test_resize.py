@@ -79,7 +79,7 @@ def resize_servers(watched: HotStandbyJob) -> str:
     assert others(watched) == rest, "no other pod was changed"
     wait_for(lambda: len(watched.switched_over(struck)) == 2, "each was in sync when it was asked to end")
     watched.nothing_is_restored()
-    pauses = [[float(e["seconds"]) for e in watched.resumed(index) if e["time"] >= struck] for index in (0, 1)]
+    pauses = [[float(e["seconds"]) for e in watched.resumed(i) if e["time"] >= struck] for i in watched.workers]
     # Training stops when a member leaves, and when the next one joins, for as long as busy cores take to trace
     # functions.
     assert max(seconds for own in pauses for seconds in own[::2]) <= RESUME_SECONDS

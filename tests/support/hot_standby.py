@@ -38,10 +38,12 @@ class HotStandbyJob:
     Args:
         example: the job.
         shards: the number of its shards.
+        workers: the number of its workers.
     """
 
-    def __init__(self, example: Example, shards: int = 2) -> None:
+    def __init__(self, example: Example, shards: int = 2, workers: int = 2) -> None:
         self.example = example
+        self.workers = range(workers)
         self._all = [[f"ps-{index}", f"ps-{index + shards}"] for index in range(shards)]
         self.shard_count = shards
         self.all_in_sync = f"{shards}/{shards}"
@@ -80,16 +82,17 @@ class HotStandbyJob:
         assert {e["term"] for e in events if e["event"] == "view"} == {1}
 
     def wait_prepared(self) -> None:
-        """Wait until both workers are prepared for the loss of any member in the present view."""
+        """Wait until all workers are prepared for the loss of any member in the present view."""
 
         def are_prepared() -> bool:
             reports = self.example.events
-            return is_prepared(reports("chief"), *(reports("worker", index) for index in (0, 1)))
+            return is_prepared(reports("chief"), *(reports("worker", index) for index in self.workers))
 
         try:
-            wait_for(are_prepared, "both workers are prepared", 480, every=0.5)
+            wait_for(are_prepared, "all workers are prepared", 480, every=0.5)
         except DeadlineError as error:
-            reports = [self.example.last_reports(*task) for task in (("worker", 0), ("worker", 1), ("chief", 0))]
+            tasks = [*(("worker", index) for index in self.workers), ("chief", 0)]
+            reports = [self.example.last_reports(*task) for task in tasks]
             raise DeadlineError("\n\n".join([str(error), *reports])) from None
 
     def steps(self, index: int = 0, since: float = 0.0) -> list[Any]:
@@ -107,11 +110,11 @@ class HotStandbyJob:
 
     def standstill(self, why: str, since: float) -> float:
         """Return the longest time, in seconds, that a worker made no step after this kind of event."""
-        return max(float(self._resumptions(i, since, 1, why)[0]["seconds"]) for i in (0, 1))
+        return max(float(self._resumptions(i, since, 1, why)[0]["seconds"]) for i in self.workers)
 
     def standstills(self, since: float) -> tuple[float, float]:
         """Return the longest standstill of any worker since this time: the first one, and the last one."""
-        found = [self._resumptions(i, since, 2) for i in (0, 1)]
+        found = [self._resumptions(i, since, 2) for i in self.workers]
         first, last = (max(float(own[at]["seconds"]) for own in found) for at in (0, -1))
         return first, last
 
