@@ -103,6 +103,13 @@ def test_a_list_of_namespaces_gets_roles_there_and_no_cluster_role(render: Rende
     assert granted(roles[NAMESPACE]["rules"]) == LEASE
 
 
+def test_an_owner_of_one_namespace_needs_no_right_elsewhere(render: Render) -> None:
+    values = {"watch": {"namespaces": [NAMESPACE]}, "crds": {"install": False}, "rbac": {"aggregate": False}}
+    rendered = render(values)
+    assert {o["metadata"].get("namespace") for o in rendered.objects} == {NAMESPACE}
+    assert rendered.kinds() == {"Deployment", "Role", "RoleBinding", "Service", "ServiceAccount"}
+
+
 def test_the_operators_namespace_may_be_watched(render: Render) -> None:
     rendered = render({"watch": {"namespaces": [NAMESPACE]}})
     names = [r["metadata"]["name"] for r in rendered.of_kind("Role")]

@@ -1,6 +1,6 @@
 """Running jobs, a hundred in the soak, cause no writes by the operator, even after its restart.
 
-KWOK simulates the pods, so only the operator has work. PSTRAINING_IDLE_SECONDS sets the time of the observation: 10
+KWOK simulates the pods, so only the operator has work. PSTRAINING_IDLE_SECONDS sets the time of the observation: 30
 here, and in the soak longer than any probe waits for a silent watch.
 """
 
@@ -16,12 +16,12 @@ from localcluster.auditlog import AuditFiles
 from tests.e2e.conftest import cluster_command
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.scripted_program import fake_template, manifest
-from tests.support.soak_marks import ALL, THOROUGH
+from tests.support.soak_marks import THOROUGH, in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
-JOBS = 100 if THOROUGH else 25 if ALL else 5
-IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH else "30" if ALL else "10"))
+JOBS = 100 if THOROUGH else 25
+IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH else "30"))
 
 
 def fake_job(namespace: str, name: str) -> Object:
@@ -50,6 +50,7 @@ class Audit:
         return found
 
 
+@in_all("tests/e2e/test_lifecycle.py::test_the_writes_of_a_whole_life")  # of one job, which is idle in between
 def test_running_jobs_cost_no_writes(
     kube: Kube, installed: str, namespace: str, fake_nodes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from pstraining import __version__
 from tests.e2e.conftest import OPERATOR_IMAGE, RELEASE, ROOT, cluster_command
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.scripted_program import Puppet
+from tests.support.soak_marks import ALL, in_all
 
 pytestmark = pytest.mark.cluster
 
@@ -92,11 +93,11 @@ def ready(puppet: Puppet) -> dict[str, int]:
 
 
 def acts(puppet: Puppet, times: int) -> None:
-    """Demand that the operator replaces a deleted worker."""
-    (pod,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
+    """Demand that the operator replaces the deleted worker."""
+    (pod,) = puppet.pods("worker")
     puppet.kube.delete("Pod", puppet.namespace, pod["metadata"]["name"], grace=0)
     wait_for(lambda: puppet.runs("worker-0") == times, f"worker 0 runs for the {times}. time")
-    wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
+    wait_for(lambda: puppet.status()["worker"]["ready"] == 1, "the worker is ready")
 
 
 @pytest.mark.alone  # replaces the CRD
@@ -108,9 +109,9 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     # Other tests apply the CRD by hand, and another release may have kept it.
     helm_in("install", RELEASE, str(older), *own, "--take-ownership")
     assert (operator_version(kube, namespace), has_field(kube)) == (OLDER, False)
-    puppet = Puppet.make(kube, namespace, "job", shared)
+    puppet = Puppet.make(kube, namespace, "job", shared, workers=1)
     puppet.wait_phase("Running")
-    wait_for(lambda: ready(puppet) == {"ps": 1, "chief": 1, "worker": 2}, "every pod is ready")
+    wait_for(lambda: ready(puppet) == {"ps": 1, "chief": 1, "worker": 1}, "every pod is ready")
     before, old_status = restarts_by_pod(puppet), puppet.status()
     assert set(before.values()) == {0}
 
@@ -131,7 +132,13 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     assert not kube.list("Deployment", namespace, "app.kubernetes.io/component=operator")
     assert puppet.phase() == "Running", "the CRD, and with it the job, is kept"
     assert restarts_by_pod(puppet) == before, "its pods continue"
+    if ALL:  # tests/chart/test_chart.py has the CRD's annotation
+        _is_removed_with_all_jobs(kube, helm_in, puppet, *own)
 
+
+def _is_removed_with_all_jobs(kube: Kube, helm_in: Helm, puppet: Puppet, *own: str) -> None:
+    """Install the chart again, and remove it with the CRD."""
+    namespace, before = puppet.namespace, restarts_by_pod(puppet)
     helm_in("install", RELEASE, str(CHART), *own, "--set", "crds.keep=false")
     assert restarts_by_pod(puppet) == before
     acts(puppet, 4)
@@ -143,6 +150,7 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     wait_for(lambda: kube.get("CustomResourceDefinition", "", CRD) is None, "the CRD is gone")
 
 
+@in_all("tests/chart/test_rbac.py::test_an_owner_of_one_namespace_needs_no_right_elsewhere")  # asks the API server
 def test_an_owner_of_one_namespace_installs_it_there(
     kube: Kube, helm_in: Helm, crd: None, namespace: str, shared: Path
 ) -> None:
