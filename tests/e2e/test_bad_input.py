@@ -129,7 +129,7 @@ def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, names
     assert status["ps"]["lastFailure"]["pod"] == "bad-ps-0"
 
 
-@in_all("tests/e2e/test_waiting.py::test_the_reason_why_a_job_waits_is_reported")  # by its node selector
+@in_all("tests/controlplane/test_operator_core.py::test_a_restart_writes_nothing")  # the scheduler rejects its pods
 def test_a_pod_that_fits_no_node(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     job = simple(namespace, workers=1)
@@ -139,6 +139,7 @@ def test_a_pod_that_fits_no_node(kube: Kube, own_operator: OperatorProcess, name
     assert found["reason"] == "Unschedulable"
 
 
+@in_all("tests/e2e/test_lifecycle.py::test_the_writes_of_a_whole_life")  # its events
 def test_a_missing_checkpoint_volume_is_reported(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     kube.create(simple(namespace, workers=1))

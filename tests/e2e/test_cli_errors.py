@@ -12,7 +12,7 @@ from pstraining.cli.exit_codes import ExitCode
 from tests.support.cli_runs import CLI, NO_SUCH_VERSION, ROOT, Ran, failed, kubeconfig, nobody_here, run
 from tests.support.kube import ApiError, Kube, Target
 from tests.support.refused import simple
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import ALL, in_all
 
 pytestmark = pytest.mark.cluster
 
@@ -30,9 +30,7 @@ OF_A_JOB: tuple[tuple[str, ...], ...] = (
 )
 OF_MANIFESTS = (("submit", "-f", "-"), ("plan", "--live", "-f", "-"))
 SOME: Sequence[tuple[str, ...]] = (*OF_A_JOB, *OF_MANIFESTS) if ALL else (OF_A_JOB[0], OF_MANIFESTS[0])
-"""`make test` tries all commands for a missing right and a missing job, else one command that reads and one that
-writes.
-"""
+"""`make test` tries all commands for a missing job, else one command that reads and one that writes."""
 AT_A_TIME = 4
 
 
@@ -82,7 +80,7 @@ def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], Obs
 
 def test_a_missing_right_is_named(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
     words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: request a role"
-    for command, said in ran_all(nobody_here(kube, namespace, tmp_path), namespace).items():
+    for command, said in ran_all(nobody_here(kube, namespace, tmp_path), namespace, commands=SOME).items():
         assert words in said, (command, said)
 
 
@@ -103,6 +101,7 @@ def test_no_such_job(target: Target, crd: None, namespace: str) -> None:
         assert said == words, (command, said)
 
 
+@in_all("tests/e2e/test_cli_read.py::test_missing_rights_and_missing_installations_are_reported")  # every command
 def test_no_crd(target: Target, crd: None, namespace: str) -> None:
     """Without the CRD, commands name it.
 
@@ -114,6 +113,7 @@ def test_no_crd(target: Target, crd: None, namespace: str) -> None:
         assert said.startswith("Error: The cluster does not serve PSTrainingJobs: "), (command, said)
 
 
+@in_all("tests/controlplane/test_tfjob_manifests.py::test_converted_jobs_and_their_children_are_accepted")
 def test_converted_jobs_are_valid_and_accepted(kube: Kube, target: Target, crd: None, namespace: str) -> None:
     """A TFJob is converted, validated and accepted by the API server; other objects are rejected."""
     tfjob = (ROOT / "tests" / "tfjob" / "convert" / "tfjobs" / "dist-mnist.yaml").read_text()

@@ -54,6 +54,7 @@ def printed(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
     return run
 
 
+@pytest.mark.minutes
 def test_the_commands_follow_a_job_from_start_to_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, printed: Say
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.kube import CHILD_KINDS, ApiError, Kube, Object, Target, wait
 from tests.support.operator_process import ROOT, OperatorProcess
 from tests.support.refused import REFUSED, container, edit, simple
 from tests.support.scripted_program import manifest, share
+from tests.support.soak_marks import ALL, in_all
 from tests.tfjob.cases import CASES
 
 pytestmark = pytest.mark.cluster
@@ -137,6 +138,12 @@ def test_a_jobs_life_by_commands(
         refused = failed(run(target, *command, "-f", "-", *where, given=yaml.safe_dump(immutable)))
         assert "spec.chief.enabled is immutable while the job runs" in refused
 
+    if ALL:  # tests/e2e/test_docs.py runs both commands in `make test`
+        _stops_and_continues(target, namespace)
+
+
+def _stops_and_continues(target: Target, namespace: str) -> None:
+    where = ("-n", namespace)
     stopped = run(target, "suspend", "job", "--wait", *where)
     assert stopped.stdout.splitlines()[-1] == "job is suspended.", stopped
     again = run(target, "suspend", "job", *where)
@@ -178,6 +185,7 @@ def test_doctor_without_rights(kube: Kube, tmp_path: Path, crd: None, namespace:
         assert f"may not {right}" in checks[check]["message"]
 
 
+@in_all("tests/unit/cli/test_submit.py::test_a_rejection_names_the_job")
 def test_no_such_namespace(target: Target, crd: None, namespace: str) -> None:
     text = yaml.safe_dump(simple(f"{namespace}-not"))
     for command in (("submit",), ("plan", "--live")):

@@ -43,6 +43,7 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
     assert [puppet.runs(t) for t in ("chief-0", "worker-0", "worker-1")] == [1, 1, 1]
 
 
+@in_all("tests/e2e/test_checkpoint_claims.py::test_a_claim_is_kept_after_all_once_its_job_has_ended")  # by its deadline
 def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     """A job fails at its deadline and not earlier, and its pods are deleted."""
     puppet = Puppet.make(kube, namespace, "late", shared, workers=1, runPolicy={"activeDeadlineSeconds": 8})
@@ -88,6 +89,7 @@ def names(kube: Kube, namespace: str) -> list[str]:
     return [p["metadata"]["name"] for p in kube.list("Pod", namespace)]
 
 
+@in_all("tests/e2e/test_tfjob.py::test_converted_tfjobs_run_to_the_documented_end")  # one has an evaluator
 def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     puppet = Puppet.make(kube, namespace, "judged", shared, workers=1, evaluator={"enabled": True})
     puppet.wait_phase("Running")
@@ -131,6 +133,7 @@ def test_only_the_failures_of_the_window_count(
     assert job_condition(puppet.job(), "Failed")["reason"] == "BackoffLimitExceeded"
 
 
+@in_all("tests/unit/core/test_budgets.py::test_a_worker_is_given_up_while_enough_remain")  # on kubelets
 def test_a_worker_is_given_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     worker = {"replicas": 2, "template": template("fewer"), "restartPolicy": "Never", "minReplicas": 1}
     puppet = Puppet.make(kube, namespace, "fewer", shared, worker=worker)

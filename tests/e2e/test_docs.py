@@ -24,6 +24,7 @@ from tests.support.documented import PROMPT, REFUSED, documents, job_of, shell_l
 from tests.support.examples import Example
 from tests.support.kube import CHILD_KINDS, Kube, Object, wait_for
 from tests.support.scripted_program import METRICS
+from tests.support.soak_marks import in_all, some
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
@@ -119,6 +120,20 @@ JOBS: Final = [
     for place, first, document in documents()
     if (job := job_of(document)) and (place.partition(":")[0], first) not in REFUSED
 ]
+SIMILAR: Final = (
+    "kubectl pstraining convert -f tfjob.yaml > job.yaml",
+    "kubectl pstraining logs digits --role chief",
+    "kubectl pstraining logs digits --role chief --tail 100",
+    "kubectl pstraining logs digits --role ps --tail 50",
+    "kubectl pstraining logs digits --role worker --index 0 --previous",
+    "kubectl pstraining logs digits --role worker --index 1 --previous",
+    "kubectl pstraining logs digits --role worker --tail 100",
+    "kubectl pstraining logs digits --tail 20",
+    "kubectl pstraining plan -f classic.yaml",
+    "kubectl pstraining plan -f classic.yaml --parameters 25.6M",
+    "kubectl pstraining wait digits --for running",
+)
+"""Commands of the plugin that differ from another one by the value or the number of their options."""
 
 
 class Scene:
@@ -239,7 +254,14 @@ def children(scene: Scene) -> list[str]:
 
 
 @pytest.mark.usefixtures("running_jobs")
-@pytest.mark.parametrize("command", READS)
+@pytest.mark.parametrize(
+    "command",
+    some(
+        READS,
+        lambda command: command not in SIMILAR,
+        in_all("tests/unit/docs/test_docs_commands.py::test_documented_commands_exist"),  # similar to another one
+    ),
+)
 def test_reads(scene: Scene, command: str) -> None:
     scene.run(command)
 
@@ -317,5 +339,5 @@ def test_the_api_server_accepts_the_jobs(kube: Kube, place: str, job: Object) ->
 
 
 def test_every_entry_of_the_tables_is_in_a_page() -> None:
-    assert {*ELSEWHERE, *SAYS, *FOLLOWS, *CHANGES, *ENDS, REMOVES} <= {*SHOWN}
+    assert {*ELSEWHERE, *SAYS, *FOLLOWS, *CHANGES, *ENDS, *SIMILAR, REMOVES} <= {*SHOWN}
     assert all((ROOT / place).exists() for place in ELSEWHERE.values())

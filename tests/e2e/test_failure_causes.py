@@ -80,9 +80,11 @@ CASES = {
     "wrong-again": Case("BadSettings", plain, "OnFailure", fails=True, failures=1, exit_code=78),
     "full-never": Case("Evicted", lavish, "Never", fails=False),
 }
-ONCE = ("oom-again", "init-never", "late-code", "wrong-again", "full-never")
+ONCE = ("oom-again", "init-never", "late-code", "wrong-again")
 TRIED = {name: case for name, case in CASES.items() if ALL or name in ONCE}
-"""`make test` tries each cause under one policy; tests/unit/core/test_failures.py has all of them."""
+"""`make test` tries each cause under one policy, and an eviction by the API in tests/e2e/test_failures.py;
+tests/unit/core/test_failures.py has all of them.
+"""
 
 
 @pytest.mark.minutes

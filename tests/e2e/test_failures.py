@@ -23,9 +23,11 @@ TRIED = [
     (policy, code)
     for policy in POLICIES
     for code in CODES
-    if ALL or policy == "ExitCode" or (policy, code) in (("Always", 139), ("OnFailure", 3), ("Never", 139))
+    if ALL or policy == "ExitCode" or (policy, code) in (("Never", 139),)
 ]
-"""`make test` tries each policy, and every code with ExitCode; tests/unit/core/test_failures.py has all cases."""
+"""`make test` tries every code with ExitCode, and a final failure by a signal; tests/unit/core/test_failures.py has all
+cases, and tests/e2e/test_failure_causes.py one of OnFailure.
+"""
 
 
 def with_worker(puppet_name: str, policy: str, **worker: Any) -> Object:
@@ -110,6 +112,8 @@ def test_a_rule_restarts_the_whole_job_within_its_limit(
     for task in ("ps-0", "chief-0", "worker-0"):
         wait_for(has_run(puppet, task, 2), f"{task} restarts: {puppet.job()}", 90)
     assert (puppet.job() or {})["status"]["jobRestarts"] == 1
+    if not ALL:  # tests/unit/core/test_budgets.py restarts a job more often than it may be
+        return
 
     def ended() -> bool:
         puppet.exit("worker-0", 42)  # once more: a worker that began with the former parameter server is excused once

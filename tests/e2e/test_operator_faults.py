@@ -302,6 +302,7 @@ def _other_version(root: Path) -> Path:
     return root
 
 
+@in_all("tests/unit/core/test_adoption.py::test_a_child_without_its_owner_is_adopted_again")  # and the next job's
 def test_children_without_an_owner_are_adopted_and_those_of_an_earlier_job_are_replaced(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:

@@ -28,6 +28,7 @@ def test_jobs_behave_as_a_tfjob_user_expects(
     _play(REAL, kube, own_operator, namespace, shared)
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=in_soak)], ids=["quick", "others"])
 def test_converted_tfjobs_run_to_the_documented_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, quick: bool
