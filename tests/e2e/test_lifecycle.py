@@ -52,6 +52,7 @@ def test_a_bug_counts_as_a_failure_of_the_program(running: Puppet) -> None:
     assert status["chief"]["lastFailure"]["message"] == "chief-0 was ordered to exit with 1"
 
 
+@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # a scripted program
 def test_a_program_that_fails_with_its_ps_is_restarted_at_no_cost(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:

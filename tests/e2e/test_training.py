@@ -294,7 +294,6 @@ def _lose_the_chief(example: Example) -> None:
     wait_for(lambda: example.job()["status"]["term"] == 2, "the next term")
 
 
-@in_all("tests/e2e/test_lifecycle.py::test_a_program_that_fails_with_its_ps_is_restarted_at_no_cost")  # with TensorFlow
 @pytest.mark.parametrize("what", ["process", pytest.param("container", marks=in_soak)])
 def test_plain_tensorflow_survives_a_lost_ps(kube: Kube, namespace: str, shared: Path, what: str) -> None:
     """TensorFlow raises, the launcher runs the program again, and it resumes from its own checkpoint."""
