@@ -1,7 +1,11 @@
 """Escapes text from pods and other clients, which may contain terminal escape codes (CVE-2021-25743)."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
+WHITESPACE = "\n\t"
+"""The control characters of a text of several lines."""
 _PARAMETERS = re.compile(r"\x1b\[([0-9;]*)m")
 _CONCEAL = "8"
 
@@ -18,6 +22,15 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
 
 
+def with_printable_texts(value: Any) -> Any:
+    """Return a JSON value with every text in it, except for keys, as `printable` returns it."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {key: with_printable_texts(item) for key, item in value.items()}
+    return [with_printable_texts(item) for item in value] if isinstance(value, list) else value
+
+
 def printable_but_coloured(text: str) -> str:
     """Return the text for a terminal: printable, with its line breaks, tabs and colours, but no concealed text."""
     text = text.replace("\r\n", "\n")
@@ -25,9 +38,9 @@ def printable_but_coloured(text: str) -> str:
     end = 0
     for match in _PARAMETERS.finditer(text):
         shown = match.group() if _CONCEAL not in match.group(1).split(";") else printable(match.group())
-        pieces += [printable(text[end : match.start()], "\n\t"), shown]
+        pieces += [printable(text[end : match.start()], WHITESPACE), shown]
         end = match.end()
-    return "".join((*pieces, printable(text[end:], "\n\t")))
+    return "".join((*pieces, printable(text[end:], WHITESPACE)))
 
 
 def _escaped(character: str) -> str:

@@ -8,6 +8,7 @@ from pstraining.api import names
 from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Reason
 from pstraining.api.status import StatusCondition
+from pstraining.api.text import WHITESPACE, printable
 from pstraining.core import queue_messages, restarting, role_status
 from pstraining.core.actions import Create, Delete, Kind, Outcome, Outcomes, Replace, Resize, Verdict
 from pstraining.core.facts import Facts
@@ -122,7 +123,7 @@ def _merge(update: ConditionUpdate, stored: StatusCondition | None, facts: Facts
         type=update.type,
         status=status,
         reason=update.reason,
-        message=update.message,
+        message=printable(update.message, WHITESPACE),  # it may quote a pod, an event or a webhook
         last_transition_time=stored.last_transition_time if stored is not None and same else facts.timestamp,
         observed_generation=facts.snapshot.generation,
     )

@@ -13,6 +13,7 @@ from pstraining.api import contract, names
 from pstraining.api.base import ApiModel
 from pstraining.api.numbers import number
 from pstraining.api.status import TrainingProgress
+from pstraining.api.text import with_printable_texts
 from pstraining.api.values import path_of
 from pstraining.progress import PERIOD_SECONDS, is_milestone
 
@@ -46,10 +47,11 @@ class _Report(ApiModel):
 def read_report(body: object) -> TrainerStatus | str:
     """Return a report, or the sentence with which it is refused.
 
-    Loss and step are taken from the metrics if the report has no fields for them: KEP-2779 has none.
+    Loss and step are taken from the metrics if the report has no fields for them: KEP-2779 has none. Texts become
+    printable, because they are copied to the job's status.
     """
     try:
-        report = _Report.model_validate(body).trainer_status
+        report = _Report.model_validate(with_printable_texts(body)).trainer_status
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = path_of(first["loc"]) or "the body"

@@ -12,6 +12,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
+from pstraining.api.text import WHITESPACE, printable
 from pstraining.core.snapshot import Snapshot
 
 _EFFECT = "Failures that are not counted yet stay uncounted, and the pods that show them are kept."
@@ -47,11 +48,12 @@ def _condition(snapshot: Snapshot, message: str, now: datetime, *, too_large: bo
     reason = Reason.STATUS_TOO_LARGE if too_large else Reason.STATUS_REFUSED
     conditions = (StatusCondition.model_validate(c) for c in snapshot.status.get("conditions") or ())
     since = (c.last_transition_time for c in conditions if (c.type, c.status) == (Condition.STATUS_INCOMPLETE, "True"))
+    quoted = printable(message[:300], WHITESPACE)
     return StatusCondition(
         type=Condition.STATUS_INCOMPLETE,
         status="True",
         reason=reason,
-        message=f"The API server refuses the status: {message[:300]}. {_EFFECT} {_ADVICE[reason]}",
+        message=f"The API server refuses the status: {quoted}. {_EFFECT} {_ADVICE[reason]}",
         last_transition_time=next(since, now.replace(microsecond=0)),
         observed_generation=snapshot.generation,
     )

@@ -13,6 +13,7 @@ from pstraining.api.condition_reasons import OVER
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord, StatusCondition
+from pstraining.api.text import WHITESPACE, printable
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
 from pstraining.core.facts import UNREADABLE, Facts, Unreadable
@@ -150,7 +151,7 @@ def _unreadable(found: Unreadable) -> PSTrainingJobStatus:
         type=Condition.INVALID_TEMPLATE,
         status="True",
         reason=Reason.TEMPLATE_REFUSED,
-        message=f"{UNREADABLE}: {found.error}",
+        message=printable(f"{UNREADABLE}: {found.error}", WHITESPACE),
         last_transition_time=stored.last_transition_time if stored is not None and stored.status == "True" else now,
         observed_generation=generation,
     )

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.text import WHITESPACE, printable
 from pstraining.core.actions import Event
 
 CONTROLLER = f"{names.GROUP}/operator"
@@ -40,7 +41,7 @@ def build_event(job: dict[str, Any], event: Event, *, instance: str, now: dateti
             "uid": metadata["uid"],
         },
         "type": event.type,
-        "note": shorten(event.message, MAX_NOTE),
+        "note": shorten(printable(event.message, WHITESPACE), MAX_NOTE),
     }
 
 

@@ -19,7 +19,12 @@ from pstraining.cli.logs.log_lines import LogWriter
 from pstraining.cli.main import main
 from pstraining.cli.output import TerminalGuard, guard_terminals
 from pstraining.controller.logs import TextFormatter
+from pstraining.core.actions import Event, Verdict
 from pstraining.core.policies.failure_counts import last_line
+from pstraining.core.progress import TrainerStatus, read_report
+from pstraining.kube.events import build_event
+from tests.support.builders import NOW, job
+from tests.support.simulation import World
 
 EVIL = (
     "\x1b]0;owned\x07\x1b[2J\x1b]8;;https://evil.example/\x1b\\click\x1b]8;;\x1b\\ \x1b[8m hidden \u202egnp.exe \x9b31m"
@@ -64,6 +69,24 @@ def test_status_and_events_are_clean() -> None:
     assert is_clean(last_line(f"Traceback\n{EVIL}"))
     assert "hidden" in last_line(EVIL), "a reader still sees the hidden text"
     assert is_clean(one_line(EVIL))
+    world = World(job(), refuse=lambda action: EVIL if action.kind == "Deployment" else "", verdict=Verdict.REFUSED)
+    world.reconcile()
+    quoting = world.condition("Created")["message"]
+    assert "hidden" in quoting
+    assert is_clean(quoting), "a message of the cluster may have been written by any of its users"
+    event = build_event(job(), Event("Warning", "X", EVIL), instance="op-0", now=NOW, suffix="a")
+    assert is_clean(event["note"])
+
+
+def test_a_programs_report_is_clean() -> None:
+    """A program may send any text as its progress, which the operator copies to the status and to events."""
+    metrics = [{"name": "\x1b[2Jaccuracy", "value": "1\n2"}]
+    report = read_report({"trainerStatus": {"loss": "0.5\x1b[8m", "stalled": EVIL, "metrics": metrics}})
+    assert isinstance(report, TrainerStatus)
+    assert report.loss == r"0.5\x1b[8m"
+    assert report.metrics[0].name == r"\x1b[2Jaccuracy"
+    assert report.metrics[0].value == r"1\x0a2"
+    assert is_clean(report.stalled)
 
 
 def test_every_line_for_a_terminal_is_sanitized(monkeypatch: pytest.MonkeyPatch) -> None:
