@@ -12,11 +12,15 @@ from pstraining.core.actions import Kind
 
 DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 """A second copy of the object, and the Deployment controller's own counter."""
-POD_METADATA = (
+METADATA = (
     *("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "ownerReferences"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
 POD_LABELS = (names.LABEL_POD_INDEX,)
+CONFIG_MAP_LABELS = (
+    *(names.LABEL_APP_NAME, names.LABEL_APP_INSTANCE, names.LABEL_APP_COMPONENT, names.LABEL_APP_MANAGED_BY),
+    *(names.LABEL_JOB, names.LABEL_JOB_UID),
+)
 POD_SPEC = ("nodeName", "schedulingGates", "activeDeadlineSeconds")
 POD_CONDITIONS = (
     *("PodScheduled", "PodReadyToStartContainers", "Ready", "DisruptionTarget"),
@@ -61,8 +65,12 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
             metadata.pop("finalizers", None)
             trimmed = {k: trimmed[k] for k in ("apiVersion", "kind") if k in trimmed} | {"metadata": metadata}
         case Kind.CONFIG_MAP:
-            # Planning compares only the cluster map. The launcher's ConfigMap is immutable; others are not ours.
-            job = (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB)
+            # Planning compares only the cluster map. The launcher's ConfigMap is immutable; others are not ours. Any
+            # user may create many with a job's labels, so nothing that they can make large is kept.
+            labels = raw["metadata"].get("labels") or {}
+            job = labels.get(names.LABEL_JOB)
+            trimmed["metadata"] = {k: raw["metadata"][k] for k in METADATA if k in raw["metadata"]}
+            trimmed["metadata"]["labels"] = {k: v for k, v in labels.items() if k in CONFIG_MAP_LABELS}
             trimmed.pop("binaryData", None)
             if raw.get("immutable") or not job or raw["metadata"]["name"] != names.cluster_config_map(job):
                 trimmed.pop("data", None)
@@ -87,7 +95,7 @@ def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    trimmed = {k: metadata[k] for k in POD_METADATA if k in metadata}
+    trimmed = {k: metadata[k] for k in METADATA if k in metadata}
     for field in ("labels", "annotations"):
         values = metadata.get(field) or {}
         trimmed[field] = {k: v for k, v in values.items() if k.startswith(f"{names.GROUP}/") or k in POD_LABELS}

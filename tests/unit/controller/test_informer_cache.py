@@ -257,6 +257,14 @@ def test_only_the_cluster_map_of_config_maps_is_kept() -> None:
     assert "binaryData" not in transform(ours | {"binaryData": {"b": "eA=="}})
 
 
+def test_a_flood_of_config_maps_with_a_jobs_labels_is_kept_by_name_only() -> None:
+    """A user who may write ConfigMaps can copy the labels of a job that exists, and fill any other field."""
+    flood = child("flood", a="x" * 1000)
+    flood["metadata"] |= {"annotations": {"a": "x" * 1000}, "finalizers": ["example.com/" + "x" * 1000]}
+    flood["metadata"]["labels"] |= {f"{names.GROUP}/{n}": "x" * 60 for n in range(20)}
+    assert transform(flood) == transform(child("flood"))
+
+
 def test_after_a_restore_of_the_store_lower_versions_count() -> None:
     cache = InformerCache()
     job = builders.job()
