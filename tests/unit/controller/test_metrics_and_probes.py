@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from prometheus_client import generate_latest
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller import logs, watch
-from pstraining.controller.health import Health, Heartbeat
+from pstraining.controller.health import Health
 from pstraining.controller.metrics import OperatorMetrics, failovers, restart_seconds, restarts, unhealthy_since
 from pstraining.controller.settings import LogFormat
 from pstraining.controller.watch import Watches
@@ -178,15 +177,6 @@ def test_probes_name_the_problem() -> None:
     assert health.answer("/readyz") == (503, "lease: not held\n")
     assert health.answer("/livez")[0] == 200
     assert health.answer("/")[0] == 404
-
-
-def test_probes_are_served_while_the_loop_is_blocked() -> None:
-    heartbeat = Heartbeat(limit=0.05)
-    stop = (health := Health({"loop": heartbeat.check}, {})).serve(0)
-    assert health is not None
-    stop()
-    time.sleep(0.1)
-    assert "the event loop has been blocked" in str(heartbeat.check())
 
 
 def test_probes_over_http(unused_tcp_port: int) -> None:
