@@ -296,7 +296,7 @@ class Reason(StrEnum):
 
 
 class Phase(StrEnum):
-    """A summary in one word, derived from the conditions for display. No decision depends on it."""
+    """A summary in one word, derived from the conditions for display. No decision about the job's pods depends on it."""
 
     PENDING = "Pending"
     """The job does not run yet; the condition `Running` gives the reason."""
@@ -318,3 +318,7 @@ class Phase(StrEnum):
     """The job has failed."""
     INVALID = "Invalid"
     """`InvalidTemplate` is true."""
+
+
+WITHOUT_TRAINING: Final = (Phase.SUSPENDED, Phase.QUEUED, Phase.SUCCEEDED, Phase.FAILED)
+"""The phases of a job that does not run, whose progress has neither a rate nor an estimate."""

@@ -200,6 +200,8 @@ class Reconciler:
         delay = self._status_delay(key, snapshot, status, rate_limit, outcomes, now) if is_new else 0.0
         uncounted = facts.failures.uncounted if isinstance(facts, Facts) else NO_CAUSES
         stored = await self._write_status(key, snapshot, status, now, uncounted) if is_new and not delay else None
+        if snapshot.has_old_rates and (isinstance(facts, Unreadable) or facts.is_managed_here):
+            await self._status_writer.remove_rates(key, snapshot.uid)
         sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
         if sent or stored is not None:
             self._log(snapshot, sent, stored)

@@ -17,7 +17,7 @@ from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import NO_CAUSES, OperatorMetrics
 from pstraining.core.actions import Event, Kind
-from pstraining.core.snapshot import Snapshot
+from pstraining.core.snapshot import RATES, Snapshot
 from pstraining.kube.errors import NotFound, Refused
 from pstraining.kube.port import ApiPort
 
@@ -125,6 +125,17 @@ class StatusWriter:
                 self.forget(key)
                 return Written(status if done else None)
         return await self._write_reduced(key, snapshot, status, refusal, now)
+
+    async def remove_rates(self, key: Key, uid: str) -> None:
+        """Remove the rate and the estimate from the progress of a job that does not train.
+
+        Raises:
+            ApiError: the write failed.
+        """
+        version = self._cache.job_version(key, uid)
+        if version is not None:
+            self._cache.wrote(*key, await self._port.patch_progress(*key, version, dict.fromkeys(RATES)))
+            self._metrics.wrote("PSTrainingJobProgress", "patch")
 
     async def _write_reduced(
         self, key: Key, snapshot: Snapshot, status: dict[str, Any], refusal: _Refusal, now: datetime

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.conditions import WITHOUT_TRAINING
 from pstraining.core.actions import Kind
+from pstraining.core.snapshot import RATES
 
 DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 """A second copy of the object, and the Deployment controller's own counter."""
@@ -80,12 +82,14 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _job_status(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status without the progress, which only the program's reports change.
 
-    One decision depends on it: training that a chief has led to another layout. The first layout is no such one.
+    Two decisions depend on it: training that a chief has led to another layout, and rates of a job that does not run.
+    The first layout is no such one.
     """
     status, training = {k: v for k, v in raw.items() if k != "training"}, raw.get("training") or {}
-    if (training.get("layout") or 1) > 1:
-        status["training"] = {name: training.get(name) for name in ("layout", "term")}
-    return status
+    kept = {name: training.get(name) for name in ("layout", "term")} if (training.get("layout") or 1) > 1 else {}
+    if raw.get("phase") in WITHOUT_TRAINING:
+        kept |= {name: training[name] for name in RATES if training.get(name)}
+    return status | ({"training": kept} if kept else {})
 
 
 def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:

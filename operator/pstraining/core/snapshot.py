@@ -22,6 +22,8 @@ from pstraining.resources.installation import STANDARD, Installation
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 PASSED_DEADLINE = 1
 """The shortest spec.activeDeadlineSeconds of a pod; Kubernetes does not let it be raised afterwards."""
+RATES = ("samplesPerSecond", "estimatedRemainingSeconds")
+"""The fields of a job's progress that only hold while it trains."""
 RUN_ONCE = (names.CHIEF, names.EVALUATOR)
 """The roles whose pods have restartPolicy Never: each attempt has a separate pod."""
 
@@ -297,6 +299,11 @@ class Snapshot:
         """Return the layout in which training continues, as the chief has reported it, and that chief's term."""
         training = (self.job.get("status") or {}).get("training") or {}
         return training.get("layout"), training.get("term")
+
+    @property
+    def has_old_rates(self) -> bool:
+        """Whether the stored progress has a rate or an estimate although nothing trains (controller/transform.py)."""
+        return any((self.job.get("status") or {}).get("training", {}).get(name) for name in RATES)
 
     @property
     def has_other_manager(self) -> bool:

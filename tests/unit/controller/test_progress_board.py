@@ -249,6 +249,19 @@ async def test_the_cached_job_has_no_progress_so_that_a_report_causes_no_pass(mo
         assert "training" not in (rig.cache.view(KEY).job or {}).get("status", {})
 
 
+async def test_a_late_report_of_a_job_that_no_longer_runs_causes_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass removes the rate and the estimate."""
+    async with running(monkeypatch) as rig:
+        rig.report(step=1)
+        await rig.settle()
+        before = len(rig.enqueued)
+        rig.kube.objects["PSTrainingJob", *KEY]["status"]["phase"] = "Failed"
+        rig.report(step=2, samples_per_second="12.5")
+        await rig.pass_time(PERIOD_SECONDS)
+        assert rig.enqueued[before:] == [KEY]
+        assert (rig.cache.view(KEY).job or {})["status"]["training"] == {"samplesPerSecond": "12.5"}
+
+
 async def test_a_stall_that_begins_or_ends_causes_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first report, too: the stored condition may be of an operator before this one."""
     async with running(monkeypatch) as rig:

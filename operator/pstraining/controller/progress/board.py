@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pstraining.api.conditions import WITHOUT_TRAINING
 from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import OperatorMetrics
@@ -82,7 +83,7 @@ class ProgressBoard:
             cache: the jobs; receives every written job.
             metrics: counts writes.
             enqueue: requests a pass over a job whose training has stopped making steps, has resumed, or uses another
-                layout.
+                layout, or a job with progress that does not run.
             clock: monotonic seconds.
         """
         self._port, self._cache, self._metrics, self._enqueue, self._clock = port, cache, metrics, enqueue, clock
@@ -184,7 +185,7 @@ class ProgressBoard:
             is_other_layout = _layout(job.written) != _layout(newest)
             job.written, job.written_at = newest, max(due, begun - LATE_SECONDS)
             self._cache.wrote(*key, written)
-            if is_other_layout:
+            if is_other_layout or (written.get("status") or {}).get("phase") in WITHOUT_TRAINING:
                 self._enqueue(key)
             self._metrics.wrote("PSTrainingJobProgress", "patch")
         finally:
