@@ -137,6 +137,7 @@ def pod(
     }
     metadata: dict[str, Any] = {
         "name": name,
+        "generateName": f"{name}-",
         "namespace": "default",
         "uid": uid or f"{name}-uid",
         "labels": labels,

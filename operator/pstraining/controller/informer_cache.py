@@ -108,11 +108,16 @@ class InformerCache:
         )
 
     def belongs(self, raw: Object) -> bool:
-        """Whether an object is a job, was sent for one, or has the uid of the cached job that its labels name."""
+        """Whether an object is a job, was sent for one, or has the uid of the cached job that its labels name.
+
+        A pod is also one of the job's tasks, and not a copy with its labels, as `kubectl debug --keep-labels` makes.
+        """
         if raw.get("kind") == Kind.PS_TRAINING_JOB or _is_sent(raw):
             return True
         key = _key_of(raw)
         uid = None if key is None else self.job_uid(key)
+        if key is not None and raw.get("kind") == Kind.POD and not _is_task(raw, key[1]):
+            return False
         return uid is not None and (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == uid
 
     def has(self, raw: Object) -> bool:
@@ -309,6 +314,21 @@ def _key_of(raw: Object) -> Key | None:
         return metadata["namespace"], metadata["name"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     return (metadata["namespace"], job) if job else None
+
+
+def _is_task(pod: Object, job: str) -> bool:
+    """Whether a controller of the job has created a pod.
+
+    A pod that has lost its owner, and will be adopted, keeps the field generateName. Only controllers set it.
+    """
+    metadata = pod["metadata"]
+    owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    if not owners:
+        return bool(metadata.get("generateName"))
+    kind, name = owners[0].get("kind"), str(owners[0].get("name"))
+    if kind not in ("ReplicaSet", Kind.STATEFUL_SET, Kind.JOB):
+        return False
+    return bool(names.task_labels(job, name.rpartition("-")[0] if kind == "ReplicaSet" else name))
 
 
 def _is_sent(raw: Object) -> bool:

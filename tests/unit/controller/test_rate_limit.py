@@ -147,7 +147,8 @@ async def test_deferrable_changes_are_reported_later_and_others_at_once() -> Non
     watch_state.receive(builders.job(), "ADDED")
 
     def pod(name: str, **status: Any) -> dict[str, Any]:
-        metadata = {"name": name, "namespace": "default", "uid": name, "labels": labels, "resourceVersion": "1"}
+        metadata = {"name": name, "generateName": "digits-", "namespace": "default", "uid": name, "labels": labels}
+        metadata["resourceVersion"] = "1"
         return {"kind": "Pod", "metadata": metadata, "status": status}
 
     receive({"type": "ADDED", "object": pod("up")})

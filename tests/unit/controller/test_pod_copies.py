@@ -1,0 +1,57 @@
+"""Pods with the labels of a job's task: those that its controllers have created, and copies."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.controller.watch_state import WatchState
+from tests.support.builders import job, pod
+
+KEY = ("default", "digits")
+
+
+def owned(kind: str, name: str, role: str = "worker") -> dict[str, Any]:
+    """Return a pod with a controller of this kind and name."""
+    found = pod(role, uid=f"uid of a pod of {name}")
+    found["metadata"] |= {"name": f"{name}-x", "ownerReferences": [{"kind": kind, "name": name, "controller": True}]}
+    return found
+
+
+def counted(*pods: dict[str, Any]) -> list[str]:
+    state = WatchState()
+    for found in (job(), *pods):
+        state.receive(found, "ADDED")
+    return [found.name for found in state.snapshot(KEY).pods]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "role"),
+    [
+        ("ReplicaSet", "digits-worker-0-6f9d7c", "worker"),
+        ("StatefulSet", "digits-ps", "ps"),
+        ("StatefulSet", "digits-standby-2", "ps"),
+        ("Job", "digits-chief-3", "chief"),
+        ("Job", "digits-evaluator-1", "evaluator"),
+    ],
+)
+def test_the_pods_of_the_jobs_controllers_count(kind: str, name: str, role: str) -> None:
+    assert counted(owned(kind, name, role)) == [f"{name}-x"]
+
+
+def test_a_pod_that_has_lost_its_owner_counts() -> None:
+    assert counted(pod("worker")) == ["digits-worker-0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("ReplicaSet", "debugger-6f9d7c"), ("ReplicaSet", "digits-worker-0"), ("DaemonSet", "digits-ps")]
+)
+def test_a_pod_of_another_controller_does_not_count(kind: str, name: str) -> None:
+    assert counted(owned(kind, name)) == []
+
+
+def test_a_copy_of_kubectl_debug_does_not_count() -> None:
+    """It has the labels of its original (--keep-labels), no owner, and no name that a controller has generated."""
+    copy = pod("worker", uid="uid of the copy", ready=False)
+    copy["metadata"]["name"] = "digits-worker-0-debug"
+    del copy["metadata"]["generateName"]
+    assert counted(pod("worker"), copy) == ["digits-worker-0"]
