@@ -11,6 +11,7 @@ Writes to Workloads are an exception: while Kueue's webhook does not answer, run
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from pstraining.api import names
@@ -47,6 +48,7 @@ LEFT_BEHIND = "an earlier job of this name left the object without an owner; it 
 LABELS_RESTORED = "the labels by which the operator finds its object were removed; they are restored"
 CLAIM_DELETED = "the existing claim of this name is being deleted"
 SET_BACK = "the write stored no change: an admission policy, such as a mutating webhook, sets other values"
+OF_ANOTHER = "exists and belongs to another job"
 CLAIM_USED = "it exists already, is used unchanged, and is not deleted with the job"
 
 
@@ -169,6 +171,8 @@ class Executor:
         return Outcome(action, Verdict.DONE)
 
     async def _create(self, namespace: str, job: str, job_uid: str, action: Create) -> Outcome:
+        if (taken := await self._claim_of_another_job(namespace, job, action)) is not None:
+            return taken
         try:
             written = await self._port.create(action.kind, namespace, action.body)
         except NotFound as error:
@@ -190,6 +194,24 @@ class Executor:
             self._on_write(action.kind, "create")
         self._cache.wrote(namespace, job, written)
         return Outcome(action, Verdict.DONE)
+
+    async def _claim_of_another_job(self, namespace: str, job: str, action: Create) -> Outcome | None:
+        """Return the conflict of a StatefulSet that would use the claims of another job; None without one.
+
+        Kubernetes gives a StatefulSet any claim of the right name. The names of two jobs are equal if template `data`
+        of job `a-b`, and template `data-a` of job `b`, have them. All such sets have the ordinal 0 in common.
+        """
+        for template in (action.body.get("spec") or {}).get("volumeClaimTemplates") or ():
+            name = f"{template['metadata']['name']}-{action.name}-0"
+            try:
+                found = await self._port.get(Kind.CLAIM, namespace, name)
+            except NotFound as error:
+                if error.unserved:
+                    raise
+                continue
+            if (found["metadata"].get("labels") or {}).get(names.LABEL_JOB, job) != job:
+                return Outcome(replace(action, kind=Kind.CLAIM, name=name), Verdict.NAME_TAKEN, f"{name} {OF_ANOTHER}")
+        return None
 
     async def with_labels(self, kind: Kind, namespace: str, existing: Object, wanted: Mapping[str, str]) -> Object:
         """Return an own object after it got back the labels by which the watches select it, if it had lost them.

@@ -143,6 +143,25 @@ async def test_a_claim_without_an_owner_is_used(bench: Bench, labels: dict[str, 
     assert bench.seen().keys() == {"a", "b"}, "it is not taken for the job's own"
 
 
+@pytest.mark.parametrize(
+    ("labels", "is_taken"),
+    [({names.LABEL_JOB: "other-digits"}, True), ({names.LABEL_JOB: "digits"}, False), ({}, False)],
+)
+async def test_servers_do_not_use_the_claims_of_another_job(
+    bench: Bench, labels: dict[str, str], is_taken: bool
+) -> None:
+    """Template `data` of the job `other-digits` has the claims of template `data-other` of the job `digits`."""
+    name = "data-other-digits-ps-0"
+    bench.kube.put({**claim().body, "metadata": {"name": name, "namespace": "default", "labels": labels}})
+    templates = [{"metadata": {"name": "data-other"}, "spec": {}}, {"metadata": {"name": "unused"}, "spec": {}}]
+    servers = {**body("digits-ps"), "kind": "StatefulSet", "spec": {"volumeClaimTemplates": templates}}
+    (outcome,) = (await bench.run(Create(Kind.STATEFUL_SET, "digits-ps", servers, Reason.DESIRED))).outcomes
+    assert outcome.verdict is (Verdict.NAME_TAKEN if is_taken else Verdict.DONE)
+    assert (outcome.action.kind, outcome.action.name) == (
+        (Kind.CLAIM, name) if is_taken else (Kind.STATEFUL_SET, "digits-ps")
+    )
+
+
 async def test_the_jobs_own_claim_needs_no_owner(bench: Bench) -> None:
     bench.kube.put(claim(ownerReferences=[]).body)
     assert verdicts(await bench.run(claim(ownerReferences=[]))) == [Verdict.DONE]
