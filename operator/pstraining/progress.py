@@ -42,6 +42,10 @@ MILESTONE_SECONDS: Final = 5.0
 """Minimum seconds between two reports at a milestone: the end of an epoch, or of a further 5 % of training."""
 TIMEOUT_SECONDS: Final = 5.0
 """Seconds after which a report is given up; a later report has newer numbers."""
+METRICS_BYTES: Final = 96 * 1024
+"""Maximum bytes of the metrics in a report. The operator refuses a report of more than 128 KiB."""
+NAMED: Final = 10
+"""Maximum number of names of metrics in a warning."""
 SHARE: Final = 5
 """Percent of training after which progress is a milestone."""
 
@@ -68,6 +72,10 @@ def due_in(sent: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: f
     return max(0.0, period - seconds)
 
 
+_left_out: list[str] = []
+"""The metrics of the first report that had no room for all of them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """The progress of training; fields that are unknown, not finite or out of range are not reported."""
@@ -81,7 +89,8 @@ class Progress:
     loss: float | None = None
     """The newest mean loss."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Further numbers by name. The first 256 are reported, without those whose name has more than 253 characters."""
+    """Further numbers by name. The first 256 are reported, up to 96 KiB, without those whose name has more than 253
+    characters. A warning names the others."""
     samples_per_second: float | None = None
     """Samples of all workers per second."""
     remaining_seconds: float | None = None
@@ -106,10 +115,6 @@ class Progress:
             share = 100.0 * self.step / self.steps
         if share is not None and math.isfinite(share):
             share = min(100.0, share)
-        metrics = (
-            (name, _text(value)) for name, value in self.metrics.items() if len(name) <= contract.METRIC_NAME_MAX
-        )
-        reported = [{"name": name, "value": text} for name, text in metrics if text is not None]
         known = {
             "step": _whole(self.step),
             "steps": _whole(self.steps),
@@ -117,7 +122,7 @@ class Progress:
             "progressPercentage": _whole(share),
             "estimatedRemainingSeconds": _whole(self.remaining_seconds),
             "loss": _text(self.loss),
-            "metrics": reported[: contract.METRICS_MAX],
+            "metrics": self._reported_metrics(),
             "samplesPerSecond": _text(self.samples_per_second),
             "checkpointStep": _whole(self.checkpoint_step),
             "checkpointTime": _time(self.checkpoint_time),
@@ -126,6 +131,27 @@ class Progress:
             "stalled": str(self.stalled)[: contract.STALL_MAX] if self.stalled else None,
         }
         return {name: value for name, value in known.items() if value not in (None, [])}
+
+    def _reported_metrics(self) -> list[dict[str, str]]:
+        """Return the metrics that a report has room for; a warning names the others once."""
+        reported: list[dict[str, str]] = []
+        left_out, room = [], METRICS_BYTES
+        for name, value in self.metrics.items():
+            if (text := _text(value)) is None:
+                continue
+            metric = {"name": name, "value": text}
+            size = len(json.dumps(metric)) + 2
+            if len(name) > contract.METRIC_NAME_MAX or len(reported) == contract.METRICS_MAX or size > room:
+                left_out.append(name)
+            else:
+                reported.append(metric)
+                room -= size
+        if left_out and not _left_out:
+            _left_out.extend(left_out)
+            more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+            names = ", ".join(left_out[:NAMED])
+            logger.warning("Reports of progress have no room for these metrics, which are left out: %s%s", names, more)
+        return reported
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Progress":

@@ -17,6 +17,7 @@ import pytest
 
 from pstraining import progress
 from pstraining.api import contract
+from pstraining.controller.progress.server import BODY_MAX
 from pstraining.progress import MILESTONE_SECONDS, PERIOD_SECONDS, Progress, ProgressReporter, due_in
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.progress import STALL_SECONDS, Rate, Seen, StallDetector, StepReports, show
@@ -207,6 +208,29 @@ def test_a_file_that_cannot_be_written_ends_no_program(tmp_path: Path, caplog: p
     (message,) = caplog.messages
     assert "Progress cannot be written to" in message
     assert "No such file" in message
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reported"),
+    [
+        ({f"m{i}": i for i in range(300)}, 256),
+        ({f"{i:03}" + "x" * 250: i for i in range(256)}, 256),
+        ({f"{i:03}" + "\N{GREEK SMALL LETTER LAMDA}" * 250: i for i in range(256)}, 64),
+        ({"y" * 254: 1, "z": 2}, 1),
+    ],
+)
+def test_a_report_has_the_metrics_that_the_operator_takes_and_names_the_others(
+    metrics: dict[str, float], reported: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_left_out", [])
+    content = Progress(step=1, metrics=metrics, stalled="\N{GREEK SMALL LETTER LAMDA}" * 2000).content()
+    assert len(content["metrics"]) == reported
+    assert len(json.dumps({"trainerStatus": content})) < BODY_MAX - 1024
+    left_out = [name for name in metrics if name not in {metric["name"] for metric in content["metrics"]}]
+    assert ("are left out: " + ", ".join(left_out[:3]) in caplog.text) == bool(left_out)
+    caplog.clear()
+    Progress(metrics=metrics).content()
+    assert not caplog.text, "once"
 
 
 def test_outside_a_job_nothing_is_sent() -> None:
