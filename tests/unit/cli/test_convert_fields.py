@@ -121,7 +121,7 @@ def test_multikueue_reads_its_field_below_spec() -> None:
     job = tfjob({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})
     assert spec(job)["managedBy"] == "kueue.x-k8s.io/multikueue"
     assert "managedBy" not in spec(job)["runPolicy"]
-    assert ("spec.runPolicy.managedBy", CHANGED) in notes(job)
+    assert notes(job) == [("spec.runPolicy.managedBy", CHANGED), ("spec.runPolicy.managedBy", DIFFERENT)]
 
 
 def test_run_policy_of_early_tfjobs() -> None:

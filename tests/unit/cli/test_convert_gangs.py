@@ -57,3 +57,12 @@ def test_a_gang_whose_job_may_lose_workers() -> None:
     job = tfjob({"runPolicy": policy, "enableDynamicWorker": True}, Worker=replica(4))
     assert spec(job)["worker"]["minReplicas"] == 1
     assert spec(job)["runPolicy"]["schedulingPolicy"] == {**VOLCANO, "queue": "q", LEAST: 3}
+
+
+def test_a_job_of_multikueue_without_a_queue_is_noted() -> None:
+    """Nobody would run it, and `plan` and `submit` would say nothing."""
+    field = "spec.runPolicy.managedBy"
+    job = tfjob({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})
+    assert (field, NoteKind.DIFFERENT) in notes(job)
+    job["metadata"] |= {"labels": {"kueue.x-k8s.io/queue-name": "team"}}
+    assert (field, NoteKind.DIFFERENT) not in notes(job)

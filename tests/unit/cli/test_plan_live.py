@@ -10,7 +10,7 @@ from pstraining.cli.errors import ConflictError, DeniedError, RequestError
 from pstraining.cli.planning.planned import Planned, planned_for
 from pstraining.core.actions import Kind
 from pstraining.kube.paths import RESOURCES
-from tests.support.builders import deep_merge
+from tests.support.builders import deep_merge, job
 from tests.support.copying import copied
 from tests.support.installation import deployment
 from tests.support.job_cluster import JobCluster
@@ -222,3 +222,20 @@ def test_changed_labels_are_changes_too() -> None:
     planned = plan(LiveCluster(waiting), waiting, labels={LABEL: "team-b"})
     assert [str(change) for change in planned.changes] == [f"metadata.labels.{LABEL}: {QUEUE} -> team-b"]
     assert planned.queue == "team-b"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"runPolicy": {"managedBy": "example.com/other"}}, "managedBy leaves the job to example.com/other"),
+        ({"successPolicy": "OfALaterVersion"}, "cannot read the job"),
+    ],
+)
+def test_a_plan_without_actions_of_the_operator_says_why(change: dict[str, Any], words: str) -> None:
+    world = World(job())
+    world.settle()
+    assert world.job is not None
+    world.job["spec"] = deep_merge(world.job["spec"], change)
+    planned = plan(LiveCluster(world), world)
+    assert planned.actions == ()
+    assert words in text(planned)

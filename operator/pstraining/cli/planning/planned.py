@@ -30,6 +30,11 @@ from pstraining.resources.launcher import LauncherFiles
 _NOT_LISTED: Final = (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups(), *Kind.of_queues())
 CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in _NOT_LISTED)
 
+_UNREADABLE: Final = (
+    "This version of the plugin cannot read the job, so that the plan has none of the operator's actions. Use the "
+    "version of the operator"
+)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -109,13 +114,13 @@ def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Pl
         notes=(*_forced(conflicts), *unknown),
     )
     if isinstance(facts, Unreadable):
-        return found
+        return replace(found, notes=(*found.notes, f"{_UNREADABLE}: {facts.error}"))
     return replace(
         found,
         resizes=tuple(resizing.ways(facts)),
         sizings=tuple(_sizings(facts)),
         queue=_waits_in(facts, queueing, before or after),
-        notes=(*found.notes, *_about_queue(facts, queueing)),
+        notes=(*found.notes, *_about_manager(facts), *_about_queue(facts, queueing)),
     )
 
 
@@ -165,6 +170,12 @@ def _waits_in(facts: Facts, queueing: Queueing, stored: Object) -> str:
         return "" if found.get("status") == "False" and found.get("reason") in may_run else state.queue
     is_held = facts.job.spec.run_policy.suspend and not state.job.spec.run_policy.suspend
     return state.queue if is_held else ""
+
+
+def _about_manager(facts: Facts) -> Iterator[str]:
+    """Yield who runs the job instead of the operator."""
+    if not (facts.is_managed_here or facts.is_dispatched):
+        yield f"managedBy leaves the job to {facts.job.spec.manager}: the operator does nothing with it."
 
 
 def _about_queue(facts: Facts, queueing: Queueing) -> Iterator[str]:

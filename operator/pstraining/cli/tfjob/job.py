@@ -73,6 +73,8 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     renamed = "" if metadata.get("name", name) == name else str(metadata["name"])
     job_of = TemplatesOf(name, version, tuple(shlex.split(command)), renamed=renamed, labels=_labels(whole))
     found = _spec(spec, job_of, notes) if version else None
+    if found is not None and found.spec.get("managedBy") == names.MULTIKUEUE:
+        _without_queue(metadata, notes)
     job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
     to_fill = name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
     if found is not None:
@@ -211,6 +213,17 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
             )
         elif label.startswith(f"{kueue.GROUP}/") and label not in _KUEUE:
             notes.none(labels.at(label), "the operator does not read this label of Kueue. It stays.", "Remove it.")
+
+
+def _without_queue(metadata: Mapping[str, Any], notes: Notes) -> None:
+    """Note a job that MultiKueue sends nowhere, because it has no queue."""
+    if kueue.LABEL_QUEUE not in metadata.get("labels", {}):
+        notes.different(
+            "spec.runPolicy.managedBy",
+            "without a queue, the job is not sent to another cluster, and does not run in this one either. A job here "
+            f"gets the LocalQueue {kueue.DEFAULT_QUEUE} of its namespace, where there is one.",
+            f"Set {kueue.LABEL_QUEUE} in metadata.labels, or remove managedBy.",
+        )
 
 
 def _run_policy(spec: Fields, notes: Notes) -> Fields:
