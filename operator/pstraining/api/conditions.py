@@ -296,7 +296,7 @@ class Reason(StrEnum):
 
 
 class Phase(StrEnum):
-    """A summary in one word, derived from the conditions for display. No decision about the job's pods depends on it."""
+    """A summary in one word, derived from the conditions for display. No decision about pods depends on it."""
 
     PENDING = "Pending"
     """The job does not run yet; the condition `Running` gives the reason."""
