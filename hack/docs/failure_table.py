@@ -17,8 +17,9 @@ table. The table shows each cause, and what happens to the replica under its rol
 
 - *Counted* failures use the replica's budget: `<role>.backoff`, or else `runPolicy.backoffLimit`. When the budget is
   spent, the job fails. Instead, a worker is given up while at least `worker.minReplicas` workers are left. Worker 0 of
-  a job without a chief is not given up if its success is the job's, or if the job has settings in `spec.training`: with
-  `pstraining.runtime`, only worker 0 ends training and saves its state.
+  a job without a chief is not given up if its success is the job's. The same applies if the job has settings in
+  `spec.training`, or if `pstraining.runtime` has reported progress: only worker 0 then ends training and saves its
+  state.
 - *Free* restarts use no budget: Kubernetes itself has ended the pod.
 - Wrong settings fail the job at once. `pstraining.runtime` exits with code 78 if another run would fail as well,
   and your program may do the same.

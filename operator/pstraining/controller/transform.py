@@ -82,11 +82,12 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _job_status(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status without the progress, which only the program's reports change.
 
-    Two decisions depend on it: training that a chief has led to another layout, and rates of a job that does not run.
-    The first layout is no such one.
+    Three decisions depend on it: training that a chief has led to another layout, which the first one is not, a program
+    that uses pstraining.runtime, which alone reports a layout, and rates of a job that does not run.
     """
     status, training = {k: v for k, v in raw.items() if k != "training"}, raw.get("training") or {}
-    kept = {name: training.get(name) for name in ("layout", "term")} if (training.get("layout") or 1) > 1 else {}
+    layout = training.get("layout") or 0
+    kept = {name: training.get(name) for name in ("layout", "term")[: min(layout, 2)]}
     if raw.get("phase") in WITHOUT_TRAINING:
         kept |= {name: training[name] for name in RATES if training.get(name)}
     return status | ({"training": kept} if kept else {})

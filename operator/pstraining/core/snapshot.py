@@ -301,6 +301,11 @@ class Snapshot:
         return training.get("layout"), training.get("term")
 
     @property
+    def uses_runtime(self) -> bool:
+        """Whether the program uses pstraining.runtime, which alone reports a layout."""
+        return self.reported_layout[0] is not None
+
+    @property
     def has_old_rates(self) -> bool:
         """Whether the stored progress has a rate or an estimate although nothing trains (controller/transform.py)."""
         return any((self.job.get("status") or {}).get("training", {}).get(name) for name in RATES)

@@ -70,10 +70,15 @@ def test_the_other_workers_go_on_without_a_worker_0_that_was_given_up() -> None:
     assert world.condition("Running")["message"] == message
 
 
-def test_the_other_workers_of_the_runtime_do_not_go_on_without_worker_0() -> None:
+@pytest.mark.parametrize(("training", "reported"), [({"steps": 9}, {}), ({}, {"layout": 1})])
+def test_the_other_workers_of_the_runtime_do_not_go_on_without_worker_0(
+    training: dict[str, int], reported: dict[str, int]
+) -> None:
     """Only worker 0 declares training over, and saves its state: the others would train forever."""
     spec = {"chief": {"enabled": False}, "worker": {"minReplicas": 1, "restartPolicy": "Never"}}
-    world = running(successPolicy="AllWorkers", training={"steps": 9}, **spec)
+    world = running(successPolicy="AllWorkers", training=training, **spec)
+    assert world.job is not None
+    world.job["status"]["training"] = reported
     world.end("worker", 0, 1)
     world.settle()
     assert phase(world) == "Failed"

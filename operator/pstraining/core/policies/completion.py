@@ -13,7 +13,7 @@ from pstraining.api.run_policy import SuccessPolicy
 from pstraining.api.status import ReplicaRecord
 from pstraining.core.facts import Facts
 from pstraining.core.policies import budgets, deadline, job_restart
-from pstraining.core.policies.failure_counts import Failure, FailureCounts
+from pstraining.core.policies.failure_counts import Failure
 from pstraining.core.policies.failures import TABLE, role_spec
 from pstraining.core.policies.success import decides_end
 
@@ -81,8 +81,8 @@ def _failed(facts: Facts) -> End | None:
     if counts.restart_job is not None:
         return _restarts_exceeded(job, counts.restart_job) if job_restart.is_exceeded(facts) else None
     if counts.fail_job is not None:
-        return _decided(job, counts.fail_job)
-    return next((_spent(job, record, used, counts) for record, used in counts.spent(job)), None)
+        return _decided(facts, counts.fail_job)
+    return next((_spent(facts, record, used) for record, used in counts.spent(job)), None)
 
 
 def _restarts_exceeded(job: PSTrainingJob, failure: Failure) -> End:
@@ -91,8 +91,8 @@ def _restarts_exceeded(job: PSTrainingJob, failure: Failure) -> End:
     return End(Condition.FAILED, Reason.RESTARTS_EXCEEDED, message, _replica(failure.role, failure.index))
 
 
-def _decided(job: PSTrainingJob, failure: Failure) -> End:
-    replica = _replica(failure.role, failure.index)
+def _decided(facts: Facts, failure: Failure) -> End:
+    job, replica = facts.job, _replica(failure.role, failure.index)
     if failure.decision.rule is not None:
         message = f"{_words(failure)}: spec.failurePolicy.rules[{failure.decision.rule}] fails the job"
         return End(Condition.FAILED, Reason.FAILURE_RULE, message, replica)
@@ -100,14 +100,15 @@ def _decided(job: PSTrainingJob, failure: Failure) -> End:
         message = f"{_words(failure)}; another run would fail as well, so it was not retried"
         return End(Condition.FAILED, Reason.BAD_SETTINGS, message, replica)
     policy = role_spec(job, failure.role).restart_policy
-    if _may_be_given_up(job, failure.role, failure.index):
+    if _may_be_given_up(facts, failure.role, failure.index):
         message = f"{_words(failure)}: fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"
         return End(Condition.FAILED, Reason.TOO_FEW_WORKERS, message, replica)
     message = f"{_words(failure)}: {failure.role}.restartPolicy {policy} takes that as final"
     return End(Condition.FAILED, Reason.REPLICA_FAILED, message, replica)
 
 
-def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counts: FailureCounts) -> End:
+def _spent(facts: Facts, record: ReplicaRecord, used: int) -> End:
+    job, counts = facts.job, facts.failures
     role, limit = record.role, budgets.limit(job, record.role)
     last = next((f for f in reversed(counts.failures) if (f.role, f.index) == (role, record.index)), None)
     within = budgets.window(job, role)
@@ -117,16 +118,17 @@ def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counts: Failure
     own = role_spec(job, role).backoff.limit is not None
     named = f"{role}.backoff.limit {limit}" if own else f"runPolicy.backoffLimit {limit}"
     end = f"; last: {_words(last)}" if last else ""
-    short = _may_be_given_up(job, role, record.index)
+    short = _may_be_given_up(facts, role, record.index)
     if short:
         end += f"; fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"
     reason = Reason.TOO_FEW_WORKERS if short else Reason.BACKOFF_LIMIT_EXCEEDED
     return End(Condition.FAILED, reason, f"{often}, more than {named}{end}", _replica(role, record.index))
 
 
-def _may_be_given_up(job: PSTrainingJob, role: str, index: int) -> bool:
+def _may_be_given_up(facts: Facts, role: str, index: int) -> bool:
     """Whether the job continues without such a replica while enough others are left."""
-    return role == names.WORKER and job.spec.worker.min_replicas is not None and not decides_end(job, index)
+    is_limited = role == names.WORKER and facts.job.spec.worker.min_replicas is not None
+    return is_limited and not decides_end(facts.job, facts.snapshot, index)
 
 
 def _replica(role: str, index: int) -> str:

@@ -178,7 +178,7 @@ def count_failures(
             elif new is not old and decision.is_failure:
                 uncounted[pod.role] = decision.cause
     counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures), uncounted=uncounted)
-    return _given_up(job, counts).or_restart(job)
+    return _given_up(job, snapshot, counts).or_restart(job)
 
 
 def _reinstated(job: PSTrainingJob, snapshot: Snapshot, record: ReplicaRecord) -> ReplicaRecord:
@@ -192,7 +192,7 @@ def _reinstated(job: PSTrainingJob, snapshot: Snapshot, record: ReplicaRecord) -
     by_user = snapshot.typed_job  # the job itself may only be held by its queue
     if not isinstance(by_user, str) and by_user.spec.run_policy.suspend:
         return _forgiven(record)
-    return record.model_copy(update={"given_up": False}) if decides_end(job, record.index) else record
+    return record.model_copy(update={"given_up": False}) if decides_end(job, snapshot, record.index) else record
 
 
 def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
@@ -200,7 +200,7 @@ def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
     return record.model_copy(update={"failures": 0, "failure_times": [], "given_up": False})
 
 
-def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
+def _given_up(job: PSTrainingJob, snapshot: Snapshot, counts: FailureCounts) -> FailureCounts:
     """Give up workers that have failed for good, as long as minReplicas are left."""
     fewest = job.spec.worker.min_replicas
     if fewest is None:
@@ -217,7 +217,7 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
     for record in counts.records:
         used = budgets.used(job, names.WORKER, [record])
         spent = used > budgets.limit(job, names.WORKER) and (record.role, record.index) not in counts.restarting
-        may_be_lost = record.role == names.WORKER and not decides_end(job, record.index)
+        may_be_lost = record.role == names.WORKER and not decides_end(job, snapshot, record.index)
         lost = may_be_lost and (record.index in by_policy or spent)
         if lost and not record.given_up and left > fewest:
             left -= 1

@@ -63,14 +63,16 @@ def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
     return always and not has_chief_duty(job, PodTask(role, index))
 
 
-def decides_end(job: PSTrainingJob, index: int) -> bool:
+def decides_end(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
     """Whether the job cannot end well without a worker: its success is the job's, or only it ends training and saves.
 
-    The latter holds for worker 0 of programs that use pstraining.runtime, which alone read `spec.training`.
+    The latter holds for worker 0 of programs that use pstraining.runtime, which alone read `spec.training` and report a
+    layout.
     """
     if not has_chief_duty(job, PodTask(names.WORKER, index)):
         return False
-    return job.spec.success_policy is SuccessPolicy.CHIEF or job.spec.training != TrainingSpec()
+    is_of_runtime = job.spec.training != TrainingSpec() or snapshot.uses_runtime
+    return is_of_runtime or job.spec.success_policy is SuccessPolicy.CHIEF
 
 
 def is_former(
