@@ -59,7 +59,9 @@ def with_store(job: Object, namespace: str, url: str) -> Object:
     return job
 
 
-@in_all("tests/training/test_runtime_object_checkpoints.py::test_without_launchers_the_chief_stores_and_reads_tables")  # on kubelets
+@in_all(
+    "tests/training/test_runtime_object_checkpoints.py::test_without_launchers_the_chief_stores_and_reads_tables"
+)  # on kubelets
 def test_a_job_without_a_volume_continues_from_its_object_store(kube: Kube, namespace: str, tmp_path: Path) -> None:
     job = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
     image = job["spec"]["worker"]["template"]["spec"]["containers"][0]["image"]
