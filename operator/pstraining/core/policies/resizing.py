@@ -33,10 +33,6 @@ from pstraining.resources.pods import PodTask, has_chief_duty
 NOT_SERVED = "the cluster does not resize running pods (Kubernetes 1.33 or newer does)"
 _OF_NEW_PODS_TOO = re.compile(r"exceeded quota|\bper (Container|Pod) is\b")
 """The messages of a ResourceQuota and of a LimitRange, which also apply to new pods."""
-_REFUSAL = re.compile(
-    r"The new size of (?P<kind>\w+) (?P<name>\S+) was refused: .*?(?=The new size of \w+ \S+ was refused: |$)", re.S
-)
-"""The refusal of the size of one role, in the message of the condition."""
 _UNDER_WAY = (ResizeState.IN_PROGRESS, ResizeState.DEFERRED)
 _SIZE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SIZE.replace("/", "~1")
 _TEMPLATE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SERVER_TEMPLATE.replace("/", "~1")
@@ -168,12 +164,10 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         action = refused.action
         reason = Reason.RESIZE_REFUSED if isinstance(action, Resize) else Reason.UPDATE_REFUSED
         message = f"The new size of {action.kind} {action.name} was refused: {refused.message}"
-        former = _refusals(facts, stored)
         is_of_running_pods = isinstance(action, Resize) and _OF_NEW_PODS_TOO.search(refused.message) is None
         if is_of_running_pods and any(_is_replaceable(facts, p) for p in facts.snapshot.pods if p.name == action.name):
             message = f"{message.removesuffix('.')}. Workers get it by a restart, one at a time."
-        former.pop(_role_of(facts, action.name), None)
-        return False, reason, " ".join([*(found.message for found in former.values()), message])
+        return False, reason, message
     unfit = _unfit(facts)
     if unfit and stored is not None and stays_refused(stored, facts.snapshot.generation):
         # Without this memory the size would be requested again, whatever other pods wait for.
@@ -285,36 +279,9 @@ def _sets_have_size(facts: Facts) -> bool:
 
 def _refused(facts: Facts, role: str) -> StatusCondition | None:
     """Return the condition of a refusal that still holds for a role, because the spec has not changed since."""
-    stored = {c.type: c for c in facts.status.conditions}
-    if (found := _refusals(facts, stored.get(Condition.RESIZING)).get(role)) is not None:
-        return found
-    updating = stored.get(Condition.UPDATING) if role == names.PS else None
-    return updating if updating is not None and stays_refused(updating, facts.snapshot.generation) else None
-
-
-def _refusals(facts: Facts, stored: StatusCondition | None) -> dict[str, StatusCondition]:
-    """Return the part of the condition Resizing about each role whose size is refused.
-
-    The sizes of the other roles are still requested.
-    """
-    if stored is None or not stays_refused(stored, facts.snapshot.generation):
-        return {}
-    parts = list(_REFUSAL.finditer(stored.message))
-    if len(parts) < 2:
-        return {_role_of(facts, part["name"]): stored for part in parts}
-    of_pod = {True: Reason.RESIZE_REFUSED, False: Reason.UPDATE_REFUSED}
-    return {
-        _role_of(facts, p["name"]): stored.model_copy(
-            update={"message": p[0].strip(), "reason": of_pod[p["kind"] == Kind.POD]}
-        )
-        for p in parts
-    }
-
-
-def _role_of(facts: Facts, name: str) -> str:
-    """Return the role of a pod or of an object with pods, by its name."""
-    found = name.removeprefix(f"{facts.snapshot.name}-").partition("-")[0]
-    return names.PS if found == "standby" else found
+    kinds = (Condition.RESIZING, Condition.UPDATING) if role == names.PS else (Condition.RESIZING,)
+    found = (c for c in facts.status.conditions if c.type in kinds)
+    return next((c for c in found if stays_refused(c, facts.snapshot.generation)), None)
 
 
 def _has_begun(stored: StatusCondition | None) -> bool:
