@@ -19,7 +19,7 @@ BY_KEY = (ROOT / "tests" / "support" / "paced_by_key.py").read_text()
 CHANGES = ((2, 2), (3, 1)) if ALL else ((2, 2),)
 """The next layouts, and their numbers of shards. tests/unit/core/test_rescaling_hot.py also removes a shard."""
 WORKERS = 2 if ALL else 1
-"""Each one traces its functions for every layout; tests/training/test_runtime_live_layout.py has two."""
+"""Each one traces its functions for every layout."""
 
 
 def layout(example: Example) -> int:
