@@ -20,6 +20,7 @@ import orjson
 from pstraining.api import names
 from pstraining.controller.transform import containers, transform
 from pstraining.core.actions import Kind
+from pstraining.core.observe import is_task
 from pstraining.kube.paths import RESOURCES
 from pstraining.resources import kueue
 
@@ -116,7 +117,7 @@ class InformerCache:
             return True
         key = _key_of(raw)
         uid = None if key is None else self.job_uid(key)
-        if key is not None and raw.get("kind") == Kind.POD and not _is_task(raw, key[1]):
+        if key is not None and raw.get("kind") == Kind.POD and not is_task(raw, key[1]):
             return False
         return uid is not None and (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == uid
 
@@ -314,21 +315,6 @@ def _key_of(raw: Object) -> Key | None:
         return metadata["namespace"], metadata["name"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     return (metadata["namespace"], job) if job else None
-
-
-def _is_task(pod: Object, job: str) -> bool:
-    """Whether a controller of the job has created a pod.
-
-    A pod that has lost its owner, and will be adopted, keeps the field generateName. Only controllers set it.
-    """
-    metadata = pod["metadata"]
-    owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
-    if not owners:
-        return bool(metadata.get("generateName"))
-    kind, name = owners[0].get("kind"), str(owners[0].get("name"))
-    if kind not in ("ReplicaSet", Kind.STATEFUL_SET, Kind.JOB):
-        return False
-    return bool(names.task_labels(job, name.rpartition("-")[0] if kind == "ReplicaSet" else name))
 
 
 def _is_sent(raw: Object) -> bool:

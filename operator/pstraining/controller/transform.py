@@ -100,7 +100,7 @@ def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    trimmed = {k: metadata[k] for k in METADATA if k in metadata}
+    trimmed = {k: metadata[k] for k in (*METADATA, "generateName") if k in metadata}
     for field in ("labels", "annotations"):
         values = metadata.get(field) or {}
         trimmed[field] = {k: v for k, v in values.items() if k.startswith(f"{names.GROUP}/") or k in POD_LABELS}

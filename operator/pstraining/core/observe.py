@@ -62,6 +62,25 @@ def controller_uid(manifest: Manifest) -> str | None:
     return None
 
 
+def is_task(pod: Manifest, job: str) -> bool:
+    """Return whether a controller of the job has created a pod. `kubectl debug --copy-to` makes copies with its labels.
+
+    A pod that has lost its owner, and will be adopted, keeps the field generateName. Only controllers set it.
+
+    Args:
+        pod: a pod whose label names the job.
+        job: the job's name.
+    """
+    metadata = pod["metadata"]
+    owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    if not owners:
+        return bool(metadata.get("generateName"))
+    kind, name = owners[0].get("kind"), str(owners[0].get("name"))
+    if kind not in ("ReplicaSet", Kind.STATEFUL_SET, Kind.JOB):
+        return False
+    return bool(names.task_labels(job, name.rpartition("-")[0] if kind == "ReplicaSet" else name))
+
+
 def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
     """Whether an object belongs to the job by its label: a claim, or a child without a controller.
 
@@ -133,9 +152,11 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
-    # A pod's owner is a child of the job and not the job itself. The uid label, which no other job has, replaces the
-    # check of that chain.
+    # A pod's owner is a child of the job and not the job itself. The uid label, which no other job has, and the name of
+    # the owner replace the check of that chain.
     if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role not in names.ROLES or created is None:
+        return None
+    if not is_task(manifest, job["metadata"]["name"]):
         return None
     index = number(labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0")
     term = number(labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0")

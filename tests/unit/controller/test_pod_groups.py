@@ -71,7 +71,11 @@ class Bench:
         """Return a parameter server's pod, as the watch shows it."""
         uid = self.kube.objects["PSTrainingJob", *KEY]["metadata"]["uid"]
         labels = {"pstraining.dev/job-name": "digits", "pstraining.dev/job-uid": uid, "pstraining.dev/role": "ps"}
-        found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": {}}
+        found = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "generateName": "digits-ps-", "labels": labels},
+        }
         if node:
             found["spec"] = {"nodeName": node}
         self.watch_state.cache.observed(self.kube.put(found))
