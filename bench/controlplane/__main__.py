@@ -119,7 +119,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--reactions", type=int, default=100)
     found.add_argument("--finished", default="100,1000,10000", help="numbers of finished jobs")
     found.add_argument("--poisoned", type=int, default=1000, help="jobs of which every twentieth is poisoned")
-    found.add_argument("--flood", type=int, default=10_000, help="hostile events, and as many ConfigMaps")
+    found.add_argument(
+        "--flood", type=int, default=10_000, help="hostile events, and as many ConfigMaps and StatefulSets"
+    )
     found.add_argument("--flood-jobs", type=int, default=100, help="jobs of the namespace beside them")
     found.add_argument("--progress", type=int, default=1000, help="running jobs that report their progress")
     found.add_argument("--progress-seconds", type=float, default=295.0, help="seconds for which they report")

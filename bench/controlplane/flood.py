@@ -1,8 +1,8 @@
 """The cost of a namespace full of objects that imitate those of jobs, for the operator and for another namespace.
 
 Every user with the role `edit` may create them. They are events with a reason that the operator watches and long
-messages, and ConfigMaps with a job's labels. Runs without and with these objects alternate, and ratios are computed in
-pairs.
+messages, and ConfigMaps and StatefulSets with the labels of a job that exists. Runs without and with these objects
+alternate, and ratios are computed in pairs.
 """
 
 import uuid
@@ -13,11 +13,14 @@ from bench.controlplane import audit, report
 from bench.controlplane.audit import OPERATOR
 from bench.controlplane.namespace import Bench, together
 from bench.controlplane.runs import QUIET, Figures, all_run, percentile
-from bench.controlplane.workloads import Shape
+from bench.controlplane.workloads import Shape, job
 from pstraining.api import names
 
 TEXT_BYTES: Final = 20_000
-"""Bytes of a message, and of a ConfigMap's data."""
+"""Bytes of a message, of a ConfigMap's data and annotation, and of a StatefulSet's environment."""
+PATHS: Final = {"Event": "api/v1", "ConfigMap": "api/v1", "StatefulSet": "apis/apps/v1"}
+"""The path of each kind of the flood, before its namespace."""
+Object = dict[str, Any]
 BATCH: Final = 1_000
 """Objects that are created at a time: a body is in memory until it is sent."""
 
@@ -27,7 +30,7 @@ async def measure(bench: Bench, objects: int, jobs: int, rounds: int) -> AsyncIt
 
     Args:
         bench: the cluster.
-        objects: number of events, and of ConfigMaps.
+        objects: number of events, of ConfigMaps and of StatefulSets.
         jobs: number of jobs in the other namespace, with 1 PS and 2 workers each.
         rounds: number of pairs.
     """
@@ -41,12 +44,13 @@ async def measure(bench: Bench, objects: int, jobs: int, rounds: int) -> AsyncIt
 
 async def _run(bench: Bench, objects: int, jobs: int) -> Figures:
     async with bench.namespace("others") as others, bench.namespace("flood") as flooded:
-        await _flood(bench, flooded, objects // 2)
+        (imitated,) = await bench.create_jobs(flooded, [_suspended(flooded)])
+        await _flood(bench, imitated, objects // 2)
         program = await bench.starter.operator(others, flooded)
         try:
             mark = bench.audit.mark()
             await bench.create_jobs(others, Shape(jobs, 1, 2).manifests(others))
-            await _flood(bench, flooded, objects - objects // 2)
+            await _flood(bench, imitated, objects - objects // 2)
             await all_run(bench, others, jobs)
             await bench.audit.quiet(others, QUIET, bench.limit, OPERATOR)
             times = audit.job_times(bench.audit.since(mark, others), OPERATOR)
@@ -55,21 +59,27 @@ async def _run(bench: Bench, objects: int, jobs: int) -> Figures:
             await program.stop()
 
 
-async def _flood(bench: Bench, namespace: str, count: int) -> None:
+def _suspended(namespace: str) -> Object:
+    """Return the job whose children are imitated; it has none of its own."""
+    found = job(namespace, "imitated", 1, 2)
+    return {**found, "spec": {**found["spec"], "runPolicy": {"suspend": True}}}
+
+
+async def _flood(bench: Bench, imitated: Object, count: int) -> None:
     for start in range(0, count, BATCH):
         numbers = range(start, min(start + BATCH, count))
-        await together(_write(bench, namespace, body) for _ in numbers for body in _bodies(namespace))
+        await together(_write(bench, body) for _ in numbers for body in _bodies(imitated))
 
 
-async def _write(bench: Bench, namespace: str, body: dict[str, Any]) -> None:
-    plural = "events" if body["kind"] == "Event" else "configmaps"
-    await bench.request("POST", f"/api/v1/namespaces/{namespace}/{plural}", body)
+async def _write(bench: Bench, body: Object) -> None:
+    path = f"/{PATHS[body['kind']]}/namespaces/{body['metadata']['namespace']}/{body['kind'].lower()}s"
+    await bench.request("POST", path, body)
 
 
-def _bodies(namespace: str) -> list[dict[str, Any]]:
-    uid = str(uuid.uuid4())
+def _bodies(imitated: Object) -> list[Object]:
+    uid, job_uid, namespace = str(uuid.uuid4()), imitated["metadata"]["uid"], imitated["metadata"]["namespace"]
     metadata = {"name": f"f-{uid}", "namespace": namespace}
-    labels = {names.LABEL_JOB: "none", names.LABEL_JOB_UID: uid}
+    copied = {**metadata, "labels": {names.LABEL_JOB: "imitated", names.LABEL_JOB_UID: job_uid}}
     event = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -79,6 +89,13 @@ def _bodies(namespace: str) -> list[dict[str, Any]]:
         "message": uid + "x" * TEXT_BYTES,
         "involvedObject": {"kind": "StatefulSet", "namespace": namespace, "name": "none-ps", "uid": uid},
     }
-    data = {"cluster.json": uid + "y" * TEXT_BYTES}
-    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**metadata, "labels": labels}, "data": data}
-    return [event, config_map]
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**copied, "annotations": {"note": uid + "y" * TEXT_BYTES}},
+        "data": {"cluster.json": uid + "y" * TEXT_BYTES},
+    }
+    env = [{"name": "NOTE", "value": uid + "z" * TEXT_BYTES}]
+    template = {"metadata": {"labels": {"f": uid}}, "spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
+    spec = {"replicas": 0, "serviceName": "none", "selector": {"matchLabels": {"f": uid}}, "template": template}
+    return [event, config_map, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": copied, "spec": spec}]

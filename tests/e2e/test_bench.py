@@ -55,7 +55,7 @@ def test_poisoned_jobs_delay_no_other_job(target: Target, fake_nodes: int, tmp_p
 
 @in_soak
 def test_a_flooded_namespace_costs_the_operator_no_memory(target: Target, fake_nodes: int, tmp_path: Path) -> None:
-    """A flooded namespace costs the operator no memory: 40 MB of events and of ConfigMaps that name nonexistent
-    jobs.
+    """A flooded namespace costs the operator no memory: 80 MB of events, and of ConfigMaps and StatefulSets with the
+    labels of a job.
     """
     assert measured(target, tmp_path, FLOODED)["flood"]["rss_ratio"] <= 1.2

@@ -20,7 +20,7 @@ import orjson
 from pstraining.api import names
 from pstraining.controller.transform import containers, transform
 from pstraining.core.actions import Kind
-from pstraining.core.observe import is_task
+from pstraining.core.observe import is_owned, is_task
 from pstraining.kube.paths import RESOURCES
 from pstraining.resources import kueue
 
@@ -109,17 +109,17 @@ class InformerCache:
         )
 
     def belongs(self, raw: Object) -> bool:
-        """Whether an object is a job, was sent for one, or has the uid of the cached job that its labels name.
+        """Whether an object is a job, was sent for one, or belongs to the cached job that its labels name.
 
-        A pod is also one of the job's tasks, and not a copy with its labels, as `kubectl debug --keep-labels` makes.
+        Copies with a job's labels, such as the pods that `kubectl debug --keep-labels` makes, do not belong to it.
         """
         if raw.get("kind") == Kind.PS_TRAINING_JOB or _is_sent(raw):
             return True
         key = _key_of(raw)
         uid = None if key is None else self.job_uid(key)
-        if key is not None and raw.get("kind") == Kind.POD and not is_task(raw, key[1]):
+        if key is None or uid is None or (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) != uid:
             return False
-        return uid is not None and (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == uid
+        return is_task(raw, key[1]) if raw.get("kind") == Kind.POD else is_owned(raw, {"name": key[1], "uid": uid})
 
     def has(self, raw: Object) -> bool:
         """Whether an object with this kind and name is cached."""
@@ -209,11 +209,10 @@ class InformerCache:
         return self._remove((raw["kind"], metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def freed(self, raw: Object) -> Key | None:
-        """Return the cached job whose predecessor of the same name had an object; None without one."""
+        """Return the cached job that the labels of another's object name, such as a former job's; None without one."""
         key = _key_of(raw)
-        uid = None if key is None else self.job_uid(key)
         theirs = (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID)
-        return None if uid is None or theirs in (None, uid) else key
+        return None if key is None or theirs is None or not self.has_job(key) or self.belongs(raw) else key
 
     def version(self, kind: Kind, namespace: str, name: str) -> str:
         """Return the resourceVersion of an object; empty if it is not cached."""

@@ -2,10 +2,15 @@
 
 Fields that change without meaning (heartbeats, probe times, counts that the pods show as well) are dropped. An update
 of only those fields is then no change and causes no pass. Every field that `core.observe.observe` reads must be kept.
+
+Any user of a namespace may create objects with a job's labels, owner and names, and may fill their other fields. What
+is cached of one such object is therefore small.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 from pstraining.api import names
 from pstraining.api.conditions import WITHOUT_TRAINING
@@ -19,6 +24,12 @@ METADATA = (
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
 POD_LABELS = (names.LABEL_POD_INDEX,)
+WRITTEN_MAX: Final = 8_192
+"""Maximum bytes that are kept of what users can write to one child. The operator's own ones need less than 2 KB."""
+OWNERS_MAX: Final = 16
+"""Maximum number of owner references that are kept of one child."""
+OWNER_MAX: Final = 600
+"""Maximum bytes of a kept owner reference; names and kinds of objects are shorter."""
 CONFIG_MAP_LABELS = (
     *(names.LABEL_APP_NAME, names.LABEL_APP_INSTANCE, names.LABEL_APP_COMPONENT, names.LABEL_APP_MANAGED_BY),
     *(names.LABEL_JOB, names.LABEL_JOB_UID),
@@ -29,6 +40,11 @@ POD_CONDITIONS = (
     *("PodResizePending", "PodResizeInProgress"),
 )
 POD_CONDITION_FIELDS = ("type", "status", "reason", "message", "lastTransitionTime", "observedGeneration")
+WORKLOAD_CONDITIONS: Final = {
+    Kind.DEPLOYMENT: ("ReplicaFailure",),
+    Kind.STATEFUL_SET: (),
+    Kind.JOB: ("Complete", "Failed", "FailureTarget"),
+}
 QUEUE_STATUS = (
     *("conditions", "admission", "admissionChecks", "reclaimablePods"),
     "accumulatedPastExecutionTimeSeconds",
@@ -39,6 +55,21 @@ CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "imag
 def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object in the form that is cached. The input is not changed; the result shares parts of it."""
     kind = raw.get("kind")
+    trimmed = _trimmed(raw, kind)
+    if kind in (Kind.PS_TRAINING_JOB, Kind.WORKLOAD):
+        return trimmed
+    metadata = trimmed["metadata"]
+    if owners := metadata.get("ownerReferences"):
+        metadata["ownerReferences"] = _owners(owners, kind)
+    written = {field: part for field, part in trimmed.items() if field not in ("data", "status")}
+    if len(orjson.dumps(written)) > WRITTEN_MAX:
+        # Without its labels and its spec, it is corrected like any child that another client has changed.
+        kept = {field: metadata[field] for field in METADATA if field in metadata}
+        trimmed = {field: raw[field] for field in ("apiVersion", "kind") if field in raw} | {"metadata": kept}
+    return trimmed
+
+
+def _trimmed(raw: Mapping[str, Any], kind: str | None) -> dict[str, Any]:
     trimmed = dict(raw)
     trimmed["metadata"] = _metadata(raw["metadata"])
     match kind:
@@ -49,12 +80,10 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
             trimmed["metadata"] = _pod_metadata(trimmed["metadata"])
             trimmed["spec"] = _pod_spec(raw.get("spec") or {})
             trimmed["status"] = _pod_status(raw.get("status") or {})
-        case Kind.DEPLOYMENT:
-            trimmed["status"] = _workload_status(raw.get("status") or {}, "ReplicaFailure")
-        case Kind.STATEFUL_SET:
-            trimmed["status"] = _workload_status(raw.get("status") or {})
-        case Kind.JOB:
-            trimmed["status"] = _workload_status(raw.get("status") or {}, "Complete", "Failed", "FailureTarget")
+        case Kind.DEPLOYMENT | Kind.STATEFUL_SET | Kind.JOB:
+            trimmed["metadata"] = _pod_metadata(trimmed["metadata"])
+            trimmed["spec"] = _workload_spec(raw.get("spec") or {})
+            trimmed["status"] = _workload_status(raw.get("status") or {}, *WORKLOAD_CONDITIONS[Kind(kind)])
         case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET | Kind.POD_GROUP:  # of either scheduler
             trimmed.pop("status", None)
         case Kind.WORKLOAD:
@@ -99,6 +128,13 @@ def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
     return metadata | ({"annotations": kept} if kept else {})
 
 
+def _owners(references: Any, kind: str | None) -> list[Any]:
+    """Return the owner references that are read: the controller's, or all of a claim or of an object without one."""
+    controllers = [owner for owner in references if owner.get("controller")]
+    found = controllers if controllers and kind != Kind.CLAIM else references
+    return [owner for owner in found if len(orjson.dumps(owner)) <= OWNER_MAX][:OWNERS_MAX]
+
+
 def _pod_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     trimmed = {k: metadata[k] for k in (*METADATA, "generateName") if k in metadata}
     for field in ("labels", "annotations"):
@@ -136,6 +172,17 @@ def _queue_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec of Kueue's Workload without pod templates, which a hash on the Workload represents."""
     pod_sets = [{k: item[k] for k in ("name", "count", "minCount") if k in item} for item in spec.get("podSets") or ()]
     return {**spec, "podSets": pod_sets}
+
+
+def _workload_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the size of an object with pods, and of its template the annotations and the launcher's volume."""
+    template = spec.get("template") or {}
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    own = {name: value for name, value in annotations.items() if name.startswith(f"{names.GROUP}/")}
+    volumes = (template.get("spec") or {}).get("volumes") or ()
+    mounted = [{"projected": v["projected"]} for v in volumes if v.get("name") == names.VOLUMES[0] and "projected" in v]
+    kept: dict[str, Any] = {"metadata": {"annotations": own}, "spec": {"volumes": mounted}}
+    return {field: spec[field] for field in ("replicas", "ordinals") if field in spec} | {"template": kept}
 
 
 def _workload_status(status: Mapping[str, Any], *conditions: str) -> dict[str, Any]:

@@ -40,11 +40,9 @@ def observe(
         installation: how the operator is installed.
         stall: see `Snapshot.stall`.
     """
-    uid = job["metadata"]["uid"]
-    owned = {}
+    metadata, owned = job["metadata"], {}
     for manifest in children:
-        metadata = job["metadata"]
-        if controller_uid(manifest) == uid or _is_labelled(manifest, metadata) or _is_prebuilt(manifest, metadata):
+        if is_owned(manifest, metadata):
             named = _with_task_labels(manifest, metadata["name"])
             child = _child(named, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
@@ -60,6 +58,16 @@ def controller_uid(manifest: Manifest) -> str | None:
         if reference.get("controller"):
             return str(reference.get("uid"))
     return None
+
+
+def is_owned(manifest: Manifest, job: Manifest) -> bool:
+    """Return whether an object other than a pod belongs to a job: the job controls it, or it has lost its controller.
+
+    Args:
+        manifest: the object.
+        job: the metadata of the job.
+    """
+    return controller_uid(manifest) == job["uid"] or _is_labelled(manifest, job) or _is_prebuilt(manifest, job)
 
 
 def is_task(pod: Manifest, job: str) -> bool:
