@@ -185,8 +185,11 @@ class InformerCache:
                 self._set(key, ref, replace(stored, version=""))
 
     def job_of(self, namespace: str, reference: Object) -> Key | None:
-        """Return the job that owns the object of an ObjectReference; None if the object is not cached."""
-        return self._keys.get((str(reference.get("kind")), namespace, str(reference.get("name"))))
+        """Return the job that owns the object of an ObjectReference; None if no object with its uid is cached."""
+        ref = str(reference.get("kind")), namespace, str(reference.get("name"))
+        key = self._keys.get(ref)
+        stored = None if key is None else self._find(key, ref)
+        return key if stored is not None and stored.uid == reference.get("uid") else None
 
     def observed(self, raw: Object) -> Key | None:
         """Cache an object from the watch.

@@ -7,10 +7,10 @@ that does not respond is reported only after minutes, and then the pod's status 
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from pstraining.api.text import printable
-from pstraining.controller.failed_creates import MESSAGE_MAX
+from pstraining.controller.failed_creates import MESSAGE_MAX, moment
 from pstraining.controller.informer_cache import Key
 from pstraining.core.snapshot import Pod
 from pstraining.kube.errors import NotFound, Refused
@@ -87,10 +87,4 @@ class MountFailures:
 def newest(events: Iterable[Object]) -> str:
     """Return the message of the newest event about a volume; empty without one."""
     about = [event for event in events if event.get("reason") in REASONS and event.get("message")]
-    return printable(str(max(about, key=_moment)["message"]))[:MESSAGE_MAX] if about else ""
-
-
-def _moment(event: Mapping[str, Any]) -> str:
-    """Return when an event was last seen, as RFC 3339 in UTC, which sorts by time."""
-    series = (event.get("series") or {}).get("lastObservedTime")
-    return str(series or event.get("lastTimestamp") or event.get("eventTime") or "")
+    return printable(str(max(about, key=moment)["message"]))[:MESSAGE_MAX] if about else ""

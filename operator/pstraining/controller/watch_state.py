@@ -102,7 +102,7 @@ class WatchState:
         if view.job is None:
             raise KeyError(key)
         known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
-        refusals = self.failed_creates.of(view.children)
+        refusals = self.failed_creates.of(view.children, view.pods)
         found = view.job, view.children, view.pods, known_nodes, refusals
         uid = view.job["metadata"]["uid"]
         stays = {pod["metadata"]["uid"] for pod in view.pods if not pod["metadata"].get("deletionTimestamp")}

@@ -9,6 +9,8 @@ from pstraining.controller.failed_creates import MESSAGE_MAX, OTHERS_MAX, WORKLO
 from pstraining.controller.watch_state import WatchState
 from tests.support.builders import UID, job, pod
 
+KEY = ("default", "digits")
+
 
 def event(uid: str, message: str = "exceeded quota") -> dict[str, Any]:
     about = {"kind": "StatefulSet", "namespace": "default", "name": "digits-ps", "uid": uid}
@@ -35,9 +37,7 @@ def test_a_new_message_triggers_a_pass() -> None:
         watch_state.receive(raw, "ADDED")
     assert list(watch_state.receive(event("set"), "ADDED")) == [("default", "digits")]
     assert list(watch_state.receive(event("set"), "MODIFIED")) == [], "the controller tries again"
-    assert list(watch_state.receive(event("a stranger's"), "ADDED")) == [("default", "digits")], (
-        "by name; its uid is looked at later"
-    )
+    assert list(watch_state.receive(event("a former one's"), "ADDED")) == [], "another object had the name"
     snapshot = watch_state.snapshot(("default", "digits"))
     assert [c.refusal for c in snapshot.children.values()] == ["exceeded quota"]
 
@@ -55,6 +55,44 @@ def test_an_existing_pod_clears_the_message() -> None:
     assert watch_state.failed_creates.of([stateful_set()]), "an older pod of the same workload"
     watch_state.receive(made, "ADDED")
     assert not watch_state.failed_creates.of([stateful_set()])
+
+
+@pytest.mark.parametrize("pods_first", [True, False])
+def test_a_message_before_the_creation_of_a_pod_is_not_reported(pods_first: bool) -> None:
+    """A restarted operator lists pods, and the events of the last hour, in any order."""
+    state, made = WatchState(), pod("ps")
+    created = made["metadata"]["creationTimestamp"]
+    made["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": "digits-ps", "uid": "set"}]
+    for raw in (job(), stateful_set()):
+        state.receive(raw, None)
+    refused = event("set") | {"lastTimestamp": created.replace("20", "19", 1)}
+    for raw in (made, refused) if pods_first else (refused, made):
+        state.receive(raw, None)
+    assert [c.refusal for c in state.snapshot(KEY).children.values()] == [""]
+    state.receive(made, "DELETED")
+    assert [c.refusal for c in state.snapshot(KEY).children.values()] == [""], "the pod is replaced"
+    state.receive(refused | {"eventTime": created, "lastTimestamp": None}, "MODIFIED")
+    assert [c.refusal for c in state.snapshot(KEY).children.values()] == ["exceeded quota"]
+
+
+def test_a_message_after_the_creation_of_a_pod_is_kept() -> None:
+    """The controller has created one pod, and a quota refuses the next one: a restarted operator reports it at once."""
+    state, made = WatchState(), pod("ps")
+    later = made["metadata"]["creationTimestamp"].replace("20", "21", 1)
+    made["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": "digits-ps", "uid": "set"}]
+    for raw in (job(), stateful_set(), event("set") | {"lastTimestamp": later}, made):
+        state.receive(raw, None)
+    assert [c.refusal for c in state.snapshot(KEY).children.values()] == ["exceeded quota"]
+
+
+def test_events_about_a_name_drop_no_message_of_a_job() -> None:
+    """A user may create events that name a job's object, with any uid."""
+    state = WatchState()
+    for raw in (job(), stateful_set(), event("set")):
+        state.receive(raw, "ADDED")
+    for number in range(WORKLOADS_MAX):
+        state.receive(event(str(number)), "ADDED")
+    assert [c.refusal for c in state.snapshot(KEY).children.values()] == ["exceeded quota"]
 
 
 def workload(uid: str, namespace: str = "default") -> dict[str, Any]:
