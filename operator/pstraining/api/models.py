@@ -105,12 +105,16 @@ class ClaimRetention(ApiModel):
     )
 
 
+MAX_SERVERS: Final = 1000
+"""Maximum of spec.ps.replicas."""
+
+
 class PSSpec(Role):
     """The parameter servers, which hold the model's parameters."""
 
     replicas: int = Field(
         ge=1,
-        le=1000,
+        le=MAX_SERVERS,
         description="Number of shards of the parameters, each with one primary. After a change, the chief saves, and "
         "the programs restart from that checkpoint. With hot standbys, training usually continues without a restart. "
         "Most jobs keep the pods of servers and workers.",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from decimal import Decimal
 from math import isfinite
 from typing import Final
 
@@ -85,11 +86,14 @@ def devices(numbers: Mapping[str, int] | None) -> str:
     return ", ".join(kind if kind == "CPU" and number == 1 else several(number, kind) for kind, number in found)
 
 
+def plain(value: float, digits: int) -> str:
+    """Format a number to some digits, or to whole numbers if it is large, without an exponent: 204800, 0.0819."""
+    return f"{value:.0f}" if value >= 10**digits else f"{Decimal(f'{value:.{digits}g}'):f}"
+
+
 def rate(value: float | None) -> str:
     """Format a rate per second to three digits; a dash if it is unknown."""
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return "-" if value is None else plain(value, 3)
 
 
 def bytes_rate(value: float | None) -> str:

@@ -64,7 +64,7 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
         if not line and passed >= UNSEEN:
             line = _unseen(job)
         if left <= 0:
-            message = f"{job['metadata']['name']}: timed out after {patience.seconds:g} s. {line or _unseen(job)}"
+            message = f"{job['metadata']['name']}: timed out after {patience.seconds:.10g} s. {line or _unseen(job)}"
             raise CommandError(message, ExitCode.TIMED_OUT)
         if line and line != last:
             patience.report(line)

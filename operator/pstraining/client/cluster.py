@@ -144,7 +144,7 @@ class ClusterBackend:
                     raise JobFailedError(str(error), self._log_of_the_failure(newest)) from error
                 case ExitCode.TIMED_OUT:
                     now = _job(newest)
-                    message = f"{key.name} has not ended after {seconds:g} s: {now.phase}. {now.reason}".rstrip()
+                    message = f"{key.name} has not ended after {seconds:.10g} s: {now.phase}. {now.reason}".rstrip()
                     raise TimeoutError(message) from error
             raise ClientError(str(error)) from error
         return _job(newest)

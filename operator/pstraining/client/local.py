@@ -113,7 +113,7 @@ class LocalBackend:
         """Wait until a job has succeeded, and return it."""
         name, run = key.name, self._run(key)
         if not run.ended.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
-            raise TimeoutError(f"{name} has not ended after {seconds:g} s.")
+            raise TimeoutError(f"{name} has not ended after {seconds:.10g} s.")
         if run.deleted.is_set():
             raise ClientError(f"{name} was deleted in the meantime.")
         if run.code != 0:

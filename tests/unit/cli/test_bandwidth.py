@@ -6,9 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pstraining.api.models import MAX_SERVERS
 from pstraining.api.training import Codec, Mode
 from pstraining.cli.planning import bandwidth
 from pstraining.cli.planning.bandwidth import Exchange, busiest, links, recommended, with_servers
+from pstraining.runtime.model.partition import Tensor, servers_to_use
 from tests.support.builders import job, typed
 
 VALUES = 25_600_000  # the size of ResNet-50
@@ -57,7 +59,7 @@ def test_one_end_receives_what_the_other_sends(how: Exchange, values: int) -> No
 
 @given(st.integers(2, 200), st.integers(1, 200), sizes)
 def test_plain_exchange_is_the_formula(workers: int, servers: int, values: int) -> None:
-    plain = Exchange(workers, servers)
+    plain = Exchange(workers, servers, least_shard=0)
     assert busiest(links(plain, values)).busier == pytest.approx(
         bandwidth.parameter_servers(workers, servers) * 4 * values
     )
@@ -75,7 +77,7 @@ def test_the_recommended_number_is_the_smallest_optimum(how: Exchange, values: i
     def most(number: int) -> float:
         return busiest(links(with_servers(how, number), values)).busier
 
-    assert most(best) == pytest.approx(min(map(most, [*range(1, 1001), best, best + 1, 2 * best])), rel=1e-6)
+    assert most(best) == pytest.approx(min(map(most, range(1, MAX_SERVERS + 1))), rel=1e-6)
     if best > 1:
         assert most(best - 1) > most(best)
 
@@ -84,6 +86,20 @@ def test_the_recommended_number_is_the_smallest_optimum(how: Exchange, values: i
 def test_a_server_with_too_few_parameters_is_not_recommended(how: Exchange, values: int) -> None:
     best = recommended(how, values)
     assert best == 1 or 4 * values / best >= how.least_shard
+
+
+@given(exchanges, sizes)
+def test_servers_that_the_model_is_too_small_for_carry_nothing(how: Exchange, values: int) -> None:
+    """The runtime does not use them: the others carry what they carry without them."""
+    tensors = [Tensor("kernel", (values,), "float32", "decayed")]
+    number = servers_to_use(tensors, how.servers, how.least_shard)
+    assert bandwidth.used(how, values) == number
+    assert links(how, values) == links(with_servers(how, number), values)
+    assert links(how, values)[1].number == number
+
+
+def test_no_more_servers_are_recommended_than_a_job_can_have() -> None:
+    assert recommended(Exchange(workers=3000, servers=10), 100 * VALUES) == MAX_SERVERS
 
 
 def test_how_a_job_exchanges() -> None:

@@ -65,3 +65,12 @@ def test_bytes_each_second(value: float | None, text: str) -> None:
 def test_numbers_are_finite_and_positive(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number such as"):
         formatting.count(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (3.21e-5, "0.0000321"), (0.08192, "0.0819"), (99.96, "100"), (999.6, "1000"), (2.24e6, "2240000")],
+)
+def test_numbers_have_no_exponent(value: float, text: str) -> None:
+    assert formatting.plain(value, 3) == text
+    assert formatting.rate(value) == text

@@ -286,6 +286,35 @@ def test_what_the_network_carries(tmp_path: Path) -> None:
     assert "network" not in json.loads(run(tmp_path, "-o", "json", **spec).stdout)
 
 
+def test_servers_that_the_model_is_too_small_for(tmp_path: Path) -> None:
+    """Further servers do not reduce the load, and the plan gives the reason."""
+    spec: dict[str, Any] = {"ps": {"replicas": 100}, "worker": {"replicas": 100}}
+    text = run(tmp_path, "--parameters", "1M", **spec).stdout
+    assert re.search(r"each of 15 parameter servers +26.7 MB +26.7 MB +-   <- limits the update\n", text)
+    assert (
+        "\n85 of 100 parameter servers would hold less than spec.training.minShardBytes, and carry nothing.\n" in text
+    )
+    assert "Best with 15 parameter servers: with more, each would hold less than spec.training.minShardBytes" in text
+    done = json.loads(run(tmp_path, "--parameters", "1M", "-o", "json", **spec).stdout)
+    assert done["network"]["unusedParameterServers"] == 85
+    assert done["network"]["busiestLinkBytes"] == done["network"]["parameterServers"][4]["busiestLinkBytes"]
+    many = run(tmp_path, "--parameters", "7B", ps={"replicas": 1000}, worker={"replicas": 3000}).stdout
+    assert "Best with 1000 parameter servers: a job cannot have more." in many
+    assert "would hold less" not in many
+
+
+def test_large_numbers_have_no_exponent(tmp_path: Path) -> None:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["a"]}]}}
+    worker = {"replicas": 1000, "template": template, "resources": {"requests": {"cpu": "1", "memory": "128Gi"}}}
+    ps = {"replicas": 1, "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    spec: dict[str, Any] = {"ps": ps, "worker": worker, "chief": {"enabled": False}}
+    text = run(tmp_path, "--parameters", "70B", **spec, network={"bandwidthMegabits": 10_000_000}).stdout
+    assert "request 1001 CPU and 128001Gi in total." in text
+    assert " at 10000000 Mbit/s each way:" in text
+    slow = run(tmp_path, "--parameters", "70B", "--bandwidth", "1G", **spec).stdout
+    assert re.search(r"each of 1 parameter server +280 TB +280 TB +2240000   <- limits the update", slow)
+
+
 @pytest.mark.parametrize(
     ("arguments", "spec", "message"),
     [

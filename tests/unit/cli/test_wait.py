@@ -258,6 +258,8 @@ def test_a_changed_job_in_another_cluster_ends_the_wait() -> None:
     assert follow(WithJobs(made), made, goal_of("end"), Patience(0)) == "digits has succeeded."
     made["spec"].pop("managedBy")
     assert code_of(lambda: follow(WithJobs(made), made, goal_of("end"), Patience(0)), "timed out") is ExitCode.TIMED_OUT
+    days = Patience(1_209_600, iter([0.0, 2e6]).__next__)
+    assert code_of(lambda: follow(WithJobs(made), made, goal_of("end"), days), "timed out after 1209600 s")
 
 
 def test_a_changed_job_runs_in_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

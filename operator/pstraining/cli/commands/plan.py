@@ -19,7 +19,7 @@ from rich.text import Text
 from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import ArgumentError
-from pstraining.cli.formatting import count, several
+from pstraining.cli.formatting import count, plain, several
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Format, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
@@ -170,7 +170,7 @@ def amount_text(amounts: Amounts) -> str:
     cpu, memory = amounts.get("cpu"), amounts.get("memory")
     parts = [f"{cpu.normalize():f} CPU"] if cpu else []
     unit, length = ("Gi", 2**30) if memory and memory >= 2**30 else ("Mi", 2**20)
-    parts += [f"{float(memory) / length:.5g}{unit}"] if memory else []
+    parts += [f"{plain(float(memory) / length, 5)}{unit}"] if memory else []
     parts += [f"{number} {name}" for name, number in devices_of(amounts).items()]
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 

@@ -12,6 +12,7 @@ from pstraining import __version__
 from pstraining.api import names
 from pstraining.api.crd import custom_resource_definition
 from pstraining.cli.errors import DEFINITION
+from pstraining.cli.formatting import plain
 from pstraining.resources.resource_requests import of_pod, parse
 
 Object = Mapping[str, Any]
@@ -243,7 +244,7 @@ def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: A
     free = {n["metadata"]["name"]: Amount.of(n["status"]["allocatable"]) for n in usable}
     fitting = [name for name, all_of_it in free.items() if (all_of_it - taken.get(name, NOTHING)).holds(need)]
     guess = f" (if the nodes run nothing else: {pods.why})" if isinstance(pods, Unavailable) else ""
-    asked = f"a parameter server of {need.cpu.normalize():f} CPU and {need.memory / 2**30:.3g} GiB{guess}"
+    asked = f"a parameter server of {need.cpu.normalize():f} CPU and {plain(float(need.memory) / 2**30, 3)} GiB{guess}"
     if not fitting:
         todo = "Free capacity unless the cluster adds nodes on demand. Set --cpu and --memory to your needs."
         return Check("nodes", CheckResult.WARN, f"none of {len(usable)} nodes has room for {asked}", todo)

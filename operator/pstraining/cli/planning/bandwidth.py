@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pstraining.api.codec_sizes import MIN_SHARD_BYTES, SCALE, encoded
-from pstraining.api.models import PSTrainingJob
+from pstraining.api.models import MAX_SERVERS, PSTrainingJob
 from pstraining.api.standby import StandbyMode
 from pstraining.api.training import Codec, CompressionSpec, Mode
 
@@ -94,20 +94,20 @@ def links(how: Exchange, values: int) -> tuple[Link, ...]:
         how: the job's exchange.
         values: dense parameters of the model, of four bytes each.
     """
-    size = SCALE * values
+    size, servers = SCALE * values, used(how, values)
     if how.mode is Mode.HYBRID:
         each = all_reduce(how.workers) * size / how.batches
-        ring = Link("worker", how.workers, each, each), Link("parameter server", how.servers, 0.0, 0.0)
-        return (*ring, Link("hot standby", how.servers * how.standbys, 0.0, 0.0)) if how.standbys else ring
+        ring = Link("worker", how.workers, each, each), Link("parameter server", servers, 0.0, 0.0)
+        return (*ring, Link("hot standby", servers * how.standbys, 0.0, 0.0)) if how.standbys else ring
     push = encoded(how.push, values, permille=how.permille) / how.batches
     pull = encoded(how.pull, values, permille=how.permille) / how.batches
-    share = how.workers / how.servers
+    share = how.workers / servers
     # In Sync, a standby receives the uncompressed mean gradient; otherwise every gradient as the primary received it.
-    handed = size / how.batches / how.servers if how.mode is Mode.SYNC else share * push
+    handed = size / how.batches / servers if how.mode is Mode.SYNC else share * push
     found = (
         Link("worker", how.workers, push, pull),
-        Link("parameter server", how.servers, share * pull + how.standbys * handed, share * push),
-        Link("hot standby", how.servers * how.standbys, 0.0, handed),
+        Link("parameter server", servers, share * pull + how.standbys * handed, share * push),
+        Link("hot standby", servers * how.standbys, 0.0, handed),
     )
     return tuple(link for link in found if link.number)
 
@@ -122,18 +122,25 @@ def with_servers(how: Exchange, number: int) -> Exchange:
     return replace(how, servers=number)
 
 
+def used(how: Exchange, values: int) -> int:
+    """Return the number of parameter servers that the runtime uses: each of them holds at least `least_shard` bytes.
+
+    Tables are not counted, so a model that has them may use more servers.
+    """
+    return max(1, min(how.servers, SCALE * values // how.least_shard)) if how.least_shard else how.servers
+
+
 def recommended(how: Exchange, values: int) -> int:
     """Return the smallest number of parameter servers with the lowest load of the busiest link.
 
-    With more servers, a worker's own link is the busiest, and they do not reduce its load. Each server holds at least
-    `least_shard` bytes.
+    With more servers, a worker's own link is the busiest, and they do not reduce its load. Or the model is too small
+    for them, or a job cannot have them.
     """
     if how.mode is Mode.HYBRID:
         return 1
     worker, server, *standbys = links(with_servers(how, 1), values)
     most = max(link.busier for link in (server, *standbys))  # inversely proportional to the number of servers
-    worth = max(1, SCALE * values // how.least_shard) if how.least_shard else math.inf
-    return int(min(max(1, math.ceil(most / worker.busier - 1e-9)), worth))
+    return min(max(1, math.ceil(most / worker.busier - 1e-9)), used(with_servers(how, MAX_SERVERS), values))
 
 
 def ways(how: Exchange) -> dict[str, Exchange]:

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pstraining.api.codec_sizes import SCALE
-from pstraining.api.models import PSTrainingJob
-from pstraining.cli.formatting import several, size
+from pstraining.api.models import MAX_SERVERS, PSTrainingJob
+from pstraining.cli.formatting import plain, several, size
 from pstraining.cli.planning import bandwidth
 from pstraining.cli.planning.bandwidth import Exchange, Link
 from pstraining.core.actions import Manifest
@@ -36,6 +36,11 @@ class Carried:
     ways: tuple[Row, ...]
     bounds: tuple[Row, ...]
     """Lower bounds that no setting reaches, for comparison."""
+
+    @property
+    def unused(self) -> int:
+        """Number of the job's parameter servers that the model is too small for."""
+        return self.how.servers - bandwidth.used(self.how, self.values)
 
     @property
     def most(self) -> float:
@@ -103,6 +108,7 @@ def report(found: Carried) -> dict[str, Any]:
             for k in found.links
         ],
         **entry(found.most),
+        "unusedParameterServers": found.unused,
         "recommendedParameterServers": found.best,
         "parameterServers": [{"number": number, **entry(most)} for number, most in found.numbers],
         "ways": [{"way": name, **entry(most)} for name, most in (*found.ways, *found.bounds)],
@@ -112,7 +118,7 @@ def report(found: Carried) -> dict[str, Any]:
 def picture(found: Carried) -> RenderableType:
     """Render the loads as tables."""
     how = found.how
-    known = "" if found.megabits is None else f" at {found.megabits:g} Mbit/s each way"
+    known = "" if found.megabits is None else f" at {found.megabits:.10g} Mbit/s each way"
     model = f"{found.values:,} parameters ({size(SCALE * found.values)})"
     every = f", an update every {several(how.batches, 'batch')}" if how.batches > 1 else ""
     links = _table("LINK OF", "SENDS", "RECEIVES", "SECONDS")
@@ -121,19 +127,31 @@ def picture(found: Carried) -> RenderableType:
         mark = "   <- limits the update" if link is busiest else ""
         sender = f"each of {several(link.number, link.task)}"
         links.add_row(sender, size(link.sent), size(link.received), _seconds(found, link.busier) + mark)
-    best = f"{several(found.best, 'parameter server')}: with more, the link of a worker is the busiest."
+    servers = several(how.servers, "parameter server")
+    unused = f"{found.unused} of {servers} would hold less than spec.training.minShardBytes, and carry nothing."
     return Group(
         Text(f"Traffic when every worker processes one batch, with {model}{every}{known}:"),
         links,
+        *([Text(unused)] if found.unused else ()),
         Text(),
-        Text(f"Best with {best}"),
+        Text(f"Best with {several(found.best, 'parameter server')}: {_why_best(found)}."),
         _compared(found, "PARAMETER SERVERS", [(f"{n}", most) for n, most in found.numbers]),
         Text(),
-        Text(f"Other settings with {several(how.servers, 'parameter server')}:"),
+        Text(f"Other settings with {servers}:"),
         _compared(found, "SPEC.TRAINING", found.ways),
         Text(),
         _compared(found, "TO COMPARE WITH", found.bounds),
     )
+
+
+def _why_best(found: Carried) -> str:
+    """Return why further parameter servers are of no use."""
+    further = bandwidth.with_servers(found.how, found.best + 1)
+    if bandwidth.used(further, found.values) == found.best:
+        return "with more, each would hold less than spec.training.minShardBytes, and some stay unused"
+    if found.best == MAX_SERVERS:
+        return "a job cannot have more"
+    return "with more, the link of a worker is the busiest"
 
 
 def _compared(found: Carried, title: str, rows: Sequence[Row]) -> Table:
@@ -152,4 +170,4 @@ def _table(*titles: str) -> Table:
 
 def _seconds(found: Carried, most: float) -> str:
     seconds = found.seconds(most)
-    return "-" if seconds is None else f"{seconds:.3g}"
+    return "-" if seconds is None else plain(seconds, 3)
