@@ -58,7 +58,9 @@ class JobOptions:
             raise ClientError(f"checkpoint: it must be the size of a claim, a URI or a dict, is {self.checkpoint!r}.")
         if self.checkpoint == "":
             raise ClientError("checkpoint: it is empty: write the size of a claim or a URI, or leave it out.")
-        for name in ("training", "checkpoint", "spec"):
+        # The texts of a flat dict's values are quantities, such as those of a Decimal or of NumPy's numbers.
+        as_is = ("resources",) if _is_whole(self.resources) else ()
+        for name in ("training", "checkpoint", "spec", *as_is):
             for path, value in _without_json(getattr(self, name), name):
                 raise ClientError(f"{path}: it must be a number, text, boolean, None, list or dict, is {value!r}.")
 
@@ -195,9 +197,14 @@ def _literal(text: str) -> str:
     return _DOLLARS.sub("$$$$", text)
 
 
+def _is_whole(resources: Mapping[str, Any]) -> bool:
+    """Return whether resources have the fields of a container's resources, and are not a flat dict of amounts."""
+    return set(resources) <= {"requests", "limits", "claims"}
+
+
 def _resources(wanted: Mapping[str, Any]) -> Object:
     """Return a container's resources. The entries of a flat dict are requests and, except for the CPU, limits."""
-    if set(wanted) <= {"requests", "limits", "claims"}:
+    if _is_whole(wanted):
         return copy.deepcopy(dict(wanted))
     flat = {name: value if isinstance(value, int) else str(value) for name, value in wanted.items()}
     return {"requests": flat, "limits": {name: value for name, value in flat.items() if name != "cpu"}}

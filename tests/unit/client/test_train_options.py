@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ def program() -> None:
         ({"env": {"HOSTS": ["a", "b"]}}, r"env: HOSTS must be a text or a number, is \['a', 'b'\]"),
         ({"env": {1: "a"}}, "env: names must be texts, but one is 1"),
         ({"resources": {None: 1}}, "resources: names must be texts, but one is None"),
+        ({"resources": {"requests": {"cpu": Decimal(2)}}}, r"resources\.requests\.cpu: it must be a number, .*Decimal"),
+        ({"resources": {"limits": Path("x")}}, r"resources\.limits: it must be a number, text, .* is PosixPath"),
+        ({"resources": {"limits": {1: "2"}}}, r"resources\.limits: names must be texts, but one is 1"),
         ({"training": {"a": [{1: 2}]}}, r"training\.a\[0\]: names must be texts, but one is 1"),
         ({"checkpoint": ""}, "checkpoint: it is empty"),
         ({"checkpoint": Path("/data")}, "checkpoint: it must be the size of a claim, a URI or a dict"),
@@ -92,6 +96,13 @@ def test_a_local_job_does_not_take_a_folder_for_a_size(checkpoint: Any, said: st
     """Its checkpoints would be in another folder than the named one."""
     with pytest.raises(ClientError, match=said):
         Client(local=True).train(program, name="digits", checkpoint=checkpoint)
+
+
+def test_amounts_of_a_flat_dict_are_quantities() -> None:
+    resources = {"cpu": Decimal("0.5"), "memory": "1Gi"}
+    job = build_job("digits", "team", program_of(program, {}, ()), JobOptions(image="i", resources=resources))
+    (container,) = job["spec"]["worker"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": "0.5", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 
 
 def test_none_is_the_default_of_an_option(client: Client) -> None:
