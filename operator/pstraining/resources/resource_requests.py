@@ -12,7 +12,7 @@ from typing import Any, Final
 Amounts = dict[str, Decimal]
 """Amounts by resource name, in cores, bytes or units."""
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([KMGTPE]i|[numkMGTPE]))?")
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([KMGTPE]i|[numkMGTPE]))?", re.ASCII)
 _SUFFIXES: Final[Mapping[str, Decimal]] = {
     **{
         suffix: Decimal(1000) ** power

@@ -15,7 +15,7 @@ from pstraining.cli.manifests import Document
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import of_other_effect, refused
-from pstraining.cli.validation.values import thousandths
+from pstraining.cli.validation.values import tiny_sizes
 from pstraining.core.policies.durability import not_durable
 from pstraining.core.policies.ineffective import ineffective
 from pstraining.core.policies.inheritance import inherited
@@ -68,7 +68,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
         found += refused(job)
     if not any(f.severity is Severity.ERROR for f in found):
         found += [*lost_with_pods(job), *inherited_settings(job)]
-        found += [*of_other_effect(job), *thousandths(("spec",), job["spec"])]
+        found += [*of_other_effect(job), *tiny_sizes(("spec",), job["spec"])]
         found += without_effect(job)
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 

@@ -27,7 +27,13 @@ _UNIT: Final = re.compile(r"\s*([0-9.]+)\s*([kmgt])(i?)b?\s*", re.IGNORECASE)
 _MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
 """Fields whose keys users choose."""
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "storage")
+_AMOUNTS: Final = ("limits", "requests", "maxAllowed")
+"""Fields with amounts of resources."""
 _MILLI: Final = re.compile(r"([0-9.]+)m")
+_BYTES: Final = re.compile(r"([0-9]+)|[0-9.]+([eE][+-]?[0-9]+)?")
+"""A quantity without a unit. The group is a whole number."""
+_LEAST: Final = 2**20
+"""Bytes of memory or storage below which a quantity without a unit is a mistake."""
 _ONE_POD: Final = "ReadWriteOncePod"
 _ACTIONS: Final = ("exec", "httpGet", "tcpSocket")
 """Actions of both probes and hooks, which have one."""
@@ -57,8 +63,8 @@ def wrong_values(steps: Steps, value: Any, rule: str = "") -> Iterator[Finding]:
         yield Finding(path_of(steps), problem)
 
 
-def thousandths(steps: Steps, value: Any) -> Iterator[Finding]:
-    """Yield the amounts of memory and storage in thousandths of a byte, which Kubernetes accepts, as warnings.
+def tiny_sizes(steps: Steps, value: Any) -> Iterator[Finding]:
+    """Yield the amounts of memory and storage without a unit, or with a wrong one, as warnings.
 
     Args:
         steps: the path of the value.
@@ -66,14 +72,24 @@ def thousandths(steps: Steps, value: Any) -> Iterator[Finding]:
     """
     if isinstance(value, Mapping):
         for name, item in value.items():
-            is_size = name == "sizeLimit" or (steps[-1] in ("limits", "requests") and name in _STANDARD[1:])
-            if is_size and (found := _MILLI.fullmatch(str(item))):
-                message = f"is in thousandths of a byte, {item!r}; did you mean {found[1]}Mi?"
+            is_size = name == "sizeLimit" or (steps[-1] in _AMOUNTS and name in _STANDARD[1:])
+            if is_size and (message := _tiny(str(item))):
                 yield Finding(path_of((*steps, name)), message, Severity.WARNING)
-            yield from thousandths((*steps, name), item)
+            yield from tiny_sizes((*steps, name), item)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from thousandths((*steps, index), item)
+            yield from tiny_sizes((*steps, index), item)
+
+
+def _tiny(quantity: str) -> str:
+    """Return the problem of an amount of memory or storage that is far too small for a program; empty without one."""
+    if found := _MILLI.fullmatch(quantity):
+        return f"is in thousandths of a byte, {quantity!r}; did you mean {found[1]}Mi?"
+    found = _BYTES.fullmatch(quantity)
+    if found is None or not 0 < parse(quantity) < _LEAST:
+        return ""
+    near = f"did you mean {quantity}Gi?" if found[1] and int(quantity) < 1024 else "write a unit, such as Mi or Gi"
+    return f"has no unit, and is {quantity} bytes; {near}"
 
 
 @lru_cache(maxsize=1024)
