@@ -213,3 +213,50 @@ def test_arrays_are_no_batches(client: Any) -> None:
             DatasetBatches(iter([wrong]).__next__, DEVICE).draw(1)
     with pytest.raises(DataError, match=r"Shuffled\.on_epoch_end would not be called"):
         DatasetBatches(Shuffled, DEVICE).draw(1)
+
+
+def test_texts_in_place_of_numbers_are_refused_before_training() -> None:
+    """TensorFlow traces their cast, and fails when it runs: each task ended with a traceback, in each run."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.reports.evaluable import check_evaluable
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def build() -> Any:
+        kind, size = keras.Input((2,), dtype="int64", name="kind"), keras.Input((2,), name="size")
+        word = keras.Input((1,), dtype="string", name="word")
+        found = keras.layers.Flatten()(keras.layers.Embedding(8, 4)(kind))
+        hashed = keras.layers.Hashing(8, output_mode="one_hot")(word)
+        return keras.Model([kind, size, word], keras.layers.Dense(2)(keras.ops.concatenate([found, size, hashed], -1)))
+
+    texts = tf.constant([["1", "2"]] * 3)
+    given = {"kind": tf.ones([3, 2], tf.int32), "size": tf.ones([3, 2]), "word": texts[:, :1]}
+    labels = tf.zeros([3], tf.int32)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for batch, words in [
+        ((given | {"kind": texts}, labels), r"x\['kind'\] of a batch has texts where the model needs int64"),
+        ((given | {"size": texts}, labels), r"x\['size'\] of a batch has texts where the model needs float32"),
+        (((given["kind"], texts, given["word"]), labels), r"x\[1\] of a batch has texts"),
+        ((given, texts[:, 0]), "y of a batch has texts where"),
+        ((given, labels, texts[:, 0]), "sample_weight of a batch has texts where"),
+        ((given, labels), ""),
+    ]:
+        model = Model(build, lambda: keras.optimizers.SGD(0.1), Objective(loss, metrics=["accuracy"]))
+        dataset = tf.data.Dataset.from_tensors(batch)
+
+        def trace(model: Any = model, batch: Any = batch) -> None:
+            step = tf.function(lambda given: model.loss_and_gradients(given, lambda *_: None), autograph=False)
+            step.get_concrete_function(batch)
+
+        def evaluate(model: Any = model, dataset: Any = dataset) -> None:
+            check_evaluable(model.keras, {"evaluate": dataset.element_spec}, DEVICE)
+
+        for argument, run in (("data", trace), ("evaluate", evaluate)):
+            if not words:
+                run()
+                continue
+            with pytest.raises(ModelError, match=rf"^{argument}: {words}.*in the dataset, with tf.strings.to_number"):
+                run()

@@ -7,7 +7,8 @@ import tensorflow as tf
 from pstraining.runtime.chief.refusals import check_loss
 from pstraining.runtime.model.errors import refusing_errors
 from pstraining.runtime.model.overrides import evaluates_itself
-from pstraining.runtime.model.tensor import KerasModel
+from pstraining.runtime.model.tensor import Batch, KerasModel
+from pstraining.runtime.model.training.texts import refusing_texts
 
 
 def check_evaluable(model: KerasModel, specs: Mapping[str, object], device: str) -> None:
@@ -30,8 +31,13 @@ def check_evaluable(model: KerasModel, specs: Mapping[str, object], device: str)
         if spec is None or spec in traced or evaluates_itself(model):
             continue
         traced.append(spec)
+
+        def evaluated(batch: Batch, argument: str = argument) -> object:
+            with refusing_texts(argument, batch):
+                return model.test_step(batch)
+
         with tf.device(device), refusing_errors(f"{argument}: the model cannot be evaluated"):
-            tf.function(model.test_step, autograph=False).get_concrete_function(tf.nest.map_structure(_present, spec))
+            tf.function(evaluated, autograph=False).get_concrete_function(tf.nest.map_structure(_present, spec))
 
 
 def _present(spec: "tf.TypeSpec") -> "tf.TypeSpec | None":

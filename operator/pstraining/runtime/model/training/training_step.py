@@ -10,6 +10,7 @@ import tensorflow as tf
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
 from pstraining.runtime.model.training.objective import OwnStep
+from pstraining.runtime.model.training.texts import refusing_texts
 from pstraining.runtime.model.training.training_metrics import OWN_STEP, TrainingMetrics, unchanged
 
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
@@ -42,8 +43,13 @@ class TrainingStep:
         """Emit one batch's mean loss, a scalar.
 
         Raises:
+            ModelError: the batch has texts in place of numbers.
             TrainingStepError: the program's step returned something else, or `class_weight` does not fit the batch.
         """
+        with refusing_texts("data", batch):
+            return self._loss(batch)
+
+    def _loss(self, batch: Batch) -> Tensor:
         if self._class_weight:
             batch = _with_class_weights(batch, self._class_weight)
         if self._own is None:
