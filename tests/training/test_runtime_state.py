@@ -266,6 +266,9 @@ def test_tasks_must_agree_on_what_they_do_not_exchange() -> None:
         layer.adapt(data)
         return layer
 
+    def weighed() -> Any:
+        return keras.layers.TextVectorization(output_mode="tf_idf")
+
     def identity(layer: Any, shape: Any, dtype: str) -> str:
         def build() -> Any:
             x = keras.Input(shape, dtype=dtype)
@@ -279,6 +282,15 @@ def test_tasks_must_agree_on_what_they_do_not_exchange() -> None:
         (lambda data: adapted(keras.layers.TextVectorization(2, output_mode="count"), data), (), "string", "aab", "bb"),
         (lambda data: adapted(keras.layers.Discretization(num_bins=2), data), (1,), "float32", [1, 2, 3], [1, 8, 9]),
         (Permuted, (2,), "float32", [0, 1], [1, 0]),
+        (lambda data: adapted(weighed(), data), (), "string", ["a b", "a"], ["a a b"]),
+        (
+            lambda data: keras.layers.Normalization(mean=data.mean(), variance=data.var()),
+            (1,),
+            "float32",
+            [1, 2, 3],
+            [1, 8, 9],
+        ),
+        (lambda data: keras.layers.Rescaling(1 / data.max()), (1,), "float32", [1, 2, 3], [1, 8, 9]),
     ):
         texts = [identity(made(np.array(list(data))), shape, dtype) for data in (one, one, other)]
         assert texts[0] == texts[1] != texts[2], made(np.array(list(one)))

@@ -291,7 +291,7 @@ def test_a_state_of_other_words_is_rejected(client: Any, tmp_path: Path) -> None
     state = checkpoints.newest()
     for words in ("ba", "a", "acb"):
         client.container += f".{words}"
-        with pytest.raises(StateMismatchError, match="with other words, boundaries or integer weights of words: adapt"):
+        with pytest.raises(StateMismatchError, match="with other words, numbers or integer weights of words: adapt"):
             of(words).start(state)
     client.container += ".after"
     of("abc").start(state)

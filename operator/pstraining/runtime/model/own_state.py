@@ -48,8 +48,9 @@ def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[
 class Unshared:
     """Digests of what the model computes with, and tasks do not exchange.
 
-    These are words that a layer has learnt or was given, boundaries of `Discretization`, and weights that are no
-    floats. A vocabulary of a file is left out: it may be large, and does not depend on the task's data.
+    These are words that a layer has learnt or was given, factors of words (`tf_idf`), boundaries of `Discretization`,
+    the numbers given to `Normalization` and `Rescaling`, and weights that are no floats. A vocabulary of a file is left
+    out: it may be large, and does not depend on the task's data.
 
     Args:
         layers: all layers of the model.
@@ -64,11 +65,14 @@ class Unshared:
         """Lookups of a TextVectorization, which stands for them."""
         for layer in layers:
             name = self._unused(layer.name)
-            if isinstance(layer, keras.layers.Discretization):
-                self.digests[name] = _digest([f"{float(bound):.6g}" for bound in layer.bin_boundaries or ()])
+            if numbers := _numbers(layer):
+                self.digests[name] = _digest([f"{float(number):.6g}" for number in numbers])
             elif isinstance(layer, LOOKUPS) and id(layer) not in inner and not _is_of_file(layer):
                 self._vocabularies[name] = layer.get_vocabulary
                 self.digests[name] = _digest(layer.get_vocabulary())
+                if (factors := getattr(getattr(layer, "_lookup_layer", layer), "idf_weights", None)) is not None:
+                    texts = [f"{factor:.6g}" for factor in factors.numpy().tolist()]
+                    self.digests[self._unused(f"{name}/idf_weights")] = _digest(texts)
         random = set(map(id, seeds(layers)))
         for own in variables:
             if id(own) not in random and not tf.as_dtype(own.dtype).is_floating:
@@ -94,6 +98,19 @@ class Unshared:
         """Return a name that is unique also if a nested model has a layer of the same name."""
         names = (f"{name} {number}" for number in itertools.count(2))
         return next(one for one in itertools.chain([name], names) if one not in self.digests)
+
+
+def _numbers(layer: keras.layers.Layer) -> list[float]:
+    """Return the numbers that a layer has learnt or was given, and which no variable of the model has."""
+    if isinstance(layer, keras.layers.Discretization):
+        return list(layer.bin_boundaries or ())
+    if isinstance(layer, keras.layers.Rescaling):
+        given = [layer.scale, layer.offset]
+    elif isinstance(layer, keras.layers.Normalization) and layer.input_mean is not None:
+        given = [layer.input_mean, layer.input_variance]
+    else:
+        return []
+    return [number for values in given for number in np.ravel(np.asarray(values, np.float64)).tolist()]
 
 
 def _is_of_file(layer: keras.layers.Layer) -> bool:

@@ -1,4 +1,4 @@
-"""Words, boundaries and integer weights in a saved state, by digest: parameters mean nothing with others.
+"""Words, numbers of layers and integer weights in a saved state, by digest: parameters mean nothing with others.
 
 Each program adapts its layers again when it starts. With other data, an index would stand for another word.
 """
@@ -36,7 +36,7 @@ def check(state: StateParts, unshared: Unshared) -> None:
         return
     if names := unshared.differing(json.loads(state.read(NAME, 0, 1)[0])):
         raise StateMismatchError(
-            f"the checkpoint was trained with other words, boundaries or integer weights of {', '.join(names)}: adapt "
+            f"the checkpoint was trained with other words, numbers or integer weights of {', '.join(names)}: adapt "
             "layers to the same data in the same order as before, give new words a place after the others, or give "
             "another checkpoint.path"
         )
