@@ -1,13 +1,19 @@
-"""Frozen weights are on the servers and in checkpoints, and are pulled once."""
+"""Frozen weights are on the servers and in checkpoints, and are pulled once. What callbacks assign in their copy."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.data.validation import Validation
+from pstraining.runtime.errors import final_error
 from pstraining.runtime.ps.record import Session
 from tests.support.servers import Rig
+from tests.support.servers import batches as classified
 from tests.support.soak_marks import ALL, THOROUGH
+from tests.training.test_runtime_fit import Drained
+from tests.training.test_runtime_train_begin import at
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
@@ -152,3 +158,99 @@ def test_a_step_that_assigns_a_frozen_weight_is_rejected(client: Any) -> None:
     rig.start()
     with pytest.raises(ModelError, match=r"^sequential/doubling/factor is frozen"):
         rig.step(batches(1)[0])
+
+
+def by_key() -> Any:
+    """Return a model whose first layer has rows by key."""
+    import keras
+
+    from pstraining.runtime import Embedding
+
+    layers = Embedding(None, 4), keras.layers.Dense(3, activation="softmax")
+    return keras.Sequential([keras.Input((), dtype="int64"), *layers])
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_end"])
+def test_weights_that_a_callback_sets_beside_rows_by_key_are_the_result(client: Any, hook: str) -> None:
+    """They were lost without a word. Rows by key are no weights of Keras, and keep those of training."""
+    from pstraining.runtime.chief.reports.callbacks import CallbackError, EpochEnd
+    from pstraining.runtime.chief.reports.evaluation import with_weights
+
+    def ended(change: Any) -> Any:
+        run = Drained([at(hook, change)], build=by_key)
+        (table,) = run.model.tables
+        values = run.model.values() | {f"{table.path}/keys": np.array([7, 5]), table.path: np.ones([2, 4], np.float32)}
+        state = State(3, values, {}, {})
+        run.ends.end(EpochEnd(0, 3, {"loss": 0.5}, state, validate=False, following=None))
+        run.wait()
+        run.ends.close(state)
+        run.wait()
+        best = run.ends.best()
+        return best if best is None else with_weights(state, best, run.model.trained_by).variables
+
+    def assign_rows(model: Any) -> None:
+        known = model.layers[0].known
+        known.keys.assign(known.keys.numpy())
+        known.rows.assign(known.rows.numpy() + 1)
+
+    result = ended(lambda model: model.set_weights([weight * 0 + 0.5 for weight in model.get_weights()]))
+    assert [sorted(set(value.ravel().tolist())) for value in result.values()] == [[0.5], [0.5], [5, 7], [1.0]]
+    assert [value.tolist() for path, value in result.items() if path.endswith("keys")] == [[7, 5]], (
+        "in the order of the optimizer's tensors"
+    )
+    assert ended(lambda model: model.get_weights()) is None
+    with pytest.raises(CallbackError, match=r"assigned \S+, the rows of a layer whose input_dim is None, which"):
+        ended(assign_rows)
+
+
+def counting() -> Any:
+    """Return a model that counts its calls, and has an integer that a callback may set."""
+    import keras
+
+    class Counting(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, _: Any) -> None:
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+            self.epoch = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+        def call(self, x: Any) -> Any:
+            self.calls.assign_add(1.0)
+            return x * keras.ops.cast(self.epoch + 1, x.dtype)
+
+    layers = Counting(name="counting"), keras.layers.Dense(3, activation="softmax")
+    return keras.Sequential([keras.Input((8,)), *layers])
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end"])
+def test_a_callback_that_assigns_an_integer_is_refused_and_a_validation_assigns_nothing(client: Any, hook: str) -> None:
+    """Workers had the first integer, without a word. A layer may count the calls of a validation, too."""
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+
+    def run(change: Any) -> None:
+        made = Drained([at(hook, change)], Validation(lambda: classified(2)), build=counting)
+        made.end(1, State(1, made.model.values(), {}, {}), validate=True, loss=1.0)
+
+    run(lambda model: model.get_weights())
+    with pytest.raises(
+        CallbackError, match=r"a callback has assigned .*counting/\w+, which training would not"
+    ) as raised:
+        run(lambda model: model.layers[0].epoch.assign(3))
+    assert final_error(raised.value) is not None
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+def test_a_callback_that_resets_states_of_rnns_is_refused(client: Any, hook: str) -> None:
+    """Each worker has states of its own. Those of the callback's copy were reset, without a word."""
+    import keras
+
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+
+    def build() -> Any:
+        inner = keras.Sequential([keras.Input(batch_shape=(16, 8, 1)), keras.layers.GRU(4, stateful=True, name="gru")])
+        return keras.Sequential([keras.Input(batch_shape=(16, 8)), keras.layers.Reshape((8, 1)), inner])
+
+    run = Drained([at("on_train_end", lambda model: model.layers[1].layers[0].reset_state())], build=build)
+    run.ends.close()
+    run.wait()
+    with pytest.raises(CallbackError, match=r"a callback has reset the states of the layer gru, .*Leave") as raised:
+        Drained([at(hook, lambda model: model.layers[1].layers[0].reset_state())], build=build).end(1, loss=1.0)
+    assert final_error(raised.value) is not None

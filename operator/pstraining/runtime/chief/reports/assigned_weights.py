@@ -5,13 +5,16 @@ the result.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import keras
 import numpy as np
 
 from pstraining.runtime.chief.refusals import CallbackRefusedError, has_own_hook
 from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.own_state import seeds
+from pstraining.runtime.model.partition import Array, key_path
 from pstraining.runtime.model.tensor import KerasVariable
 
 
@@ -25,62 +28,100 @@ class AssignedWeights:
 
     def __init__(self, model: Model, callbacks: Sequence["keras.callbacks.Callback"]) -> None:
         self._model, self._is_used = model, any(map(has_own_hook, callbacks))
-        self._before: list[int] = []
-        self._whole = 0
+        tables = [table.path for table in model.tables if table.dynamic]
+        self._by_key = {*tables, *map(key_path, tables)}
+        trained = [*model.tensors[: len(model.trainable)], *model.frozen_tensors, *model.tables]
+        self._weights = {tensor.path for tensor in trained} | self._by_key
+        unnoted = {id(own) for own in (*model.carried, *seeds(model.keras._flatten_layers()))}
+        self._local = [(own.path, own) for own in model.local if id(own) not in unnoted]
+        self._reset: list[str] = []
+        for layer in model.keras._flatten_layers() if self._is_used else ():
+            if isinstance(layer, keras.layers.RNN) and layer.stateful:
+                layer.reset_state = partial(self._note_reset, layer.name, layer.reset_state)
+        self._before: Mapping[str, int] = {}
+        self._whole: Mapping[str, int] = {}
+
+    def _note_reset(self, layer: str, reset: Callable[[], None]) -> None:
+        self._reset.append(layer)
+        reset()
 
     def note(self) -> None:
         """Note the weights before hooks of an epoch."""
-        self._before = [_checksum(own) for _, own in self._compared()]
+        self._reset.clear()
+        self._before = self._checksums()
+
+    def note_state(self) -> None:
+        """Note the state again that a validation may have changed, as layers may count their calls."""
+        self._before = self._checksums() | {path: own for path, own in self._before.items() if path in self._weights}
 
     def check(self) -> None:
         """Refuse weights with other values than before.
 
         Raises:
-            CallbackRefusedError: names a weight and the way out.
+            CallbackRefusedError: names a weight, or an RNN whose states were reset, and the way out.
         """
-        if (path := self._changed()) is not None:
+        if self._reset:
             raise CallbackRefusedError(
-                f"a callback has assigned {path}, which training would not follow: workers have the weights of the "
-                "parameter servers. Set first values in the program's function that creates the model, and let the "
+                f"a callback has reset the states of the layer {self._reset[0]}, which workers would not follow: each "
+                "has states of its own, which its batches continue. Leave the reset out, or use stateful=False"
+            )
+        if changed := self._changed():
+            raise CallbackRefusedError(
+                f"a callback has assigned {changed[0]}, which training would not follow: workers have the weights of "
+                "the parameter servers. Set first values in the program's function that creates the model, and let the "
                 "model compute what changes later, such as from a floating-point weight that counts steps"
             )
 
     def are_result(self) -> bool:
-        """Return whether callbacks have assigned weights since `note`, after which nothing is trained."""
-        return not self._has_keys() and self._changed() is not None
+        """Return whether callbacks have assigned weights since `note`, after which nothing is trained.
+
+        Raises:
+            CallbackRefusedError: they have assigned rows by key.
+        """
+        return self._are_kept(self._changed())
 
     def note_all(self) -> None:
         """Note all weights before the end of training."""
-        self._whole = self._of_all()
+        self._whole = self._checksums(whole=True)
 
     def has_result(self) -> bool:
-        """Return whether callbacks have assigned weights at the end of training."""
-        return self._whole != self._of_all()
+        """Return whether callbacks have assigned weights at the end of training.
 
-    def _changed(self) -> str | None:
-        """Return the path of a weight with another value than before; None for none."""
-        pairs = zip(self._compared(), self._before, strict=True)
-        return next((path for (path, own), before in pairs if _checksum(own) != before), None)
+        Raises:
+            CallbackRefusedError: see `are_result`.
+        """
+        found = self._checksums(whole=True)
+        return self._are_kept([path for path in found if found[path] != self._whole.get(path)])
 
-    def _compared(self) -> list[tuple[str, KerasVariable]]:
-        """Return weights and tables by path; without statistics of BatchNormalization, which a call changes."""
+    def values(self) -> dict[str, Array]:
+        """Return the weights by path, without rows by key and their keys, which callbacks do not change."""
+        return {path: np.array(own.numpy()) for path, own in self._model.by_path() if path not in self._by_key}
+
+    def _changed(self) -> list[str]:
+        """Return the paths of weights with other values than before."""
+        found = self._checksums()
+        return [path for path in found if found[path] != self._before.get(path)]
+
+    def _are_kept(self, changed: Sequence[str]) -> bool:
+        if lost := [path for path in changed if path in self._by_key]:
+            raise CallbackRefusedError(
+                f"a callback has assigned {lost[0]}, the rows of a layer whose input_dim is None, which would not be "
+                "in the result: assign weights of other layers alone, or change the rows of the model in final.keras"
+            )
+        return bool(set(changed) - {path for path, _ in self._local})  # those are in this process, as the result is
+
+    def _checksums(self, *, whole: bool = False) -> dict[str, int]:
+        """Return checksums of weights and tables, by path; without hooks of the program's own, there are none.
+
+        Args:
+            whole: whether statistics of BatchNormalization, which a call changes, are included, and not integers, which
+                stay in this process.
+        """
         if not self._is_used:
-            return []
-        return [(path, own) for path, own in self._model.by_path() if not self._model.is_average(own)]
-
-    def _has_keys(self) -> bool:
-        """Return whether the model has rows by key, which are in no weight."""
-        return any(layer.is_dynamic for layer in self._model.embeddings)
-
-    def _of_all(self) -> int:
-        """Return a checksum; 0 if it is not needed, or if rows by key would be left out."""
-        if not self._is_used or self._has_keys():
-            return 0
-        found = 0
-        for _, own in self._model.by_path():
-            found = _checksum(own, found)
-        return found
+            return {}
+        found = [(path, own) for path, own in self._model.by_path() if whole or not self._model.is_average(own)]
+        return {path: _checksum(own) for path, own in (*found, *(() if whole else self._local))}
 
 
-def _checksum(variable: KerasVariable, before: int = 0) -> int:
-    return zlib.crc32(np.ascontiguousarray(variable.numpy()).data, before)
+def _checksum(variable: KerasVariable) -> int:
+    return zlib.crc32(np.ascontiguousarray(variable.numpy()).data)

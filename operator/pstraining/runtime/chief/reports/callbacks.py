@@ -163,7 +163,7 @@ class EpochEnds:
         """
         held = (getattr(callback, "best_weights", None) for callback in self._restoring)
         is_set = self._has_result or any(weights is not None for weights in held)
-        return self._model.values() if is_set else None
+        return self._assigned.values() if is_set else None
 
     def _give(self, task: Callable[[], None]) -> None:
         self._waiting += 1
@@ -211,6 +211,7 @@ class EpochEnds:
             found = numbers(measured, is_reported=self._left_out)
             self._left_out |= len(found) < len(measured)
             end.logs.update({f"val_{name}": value for name, value in found.items()})
+            self._assigned.note_state()
         event("epoch", **(end.logs | {"epoch": end.epoch, "step": end.step}))  # a metric may have these names, too
         self._done(end)
         self._logs = dict(end.logs)

@@ -48,7 +48,7 @@ def with_weights(state: State, weights: dict[str, Array], trained_by: Mapping[st
 
     Args:
         state: the state of training.
-        weights: values of all variables, by path.
+        weights: values of variables, by path; rows by key are those of the state.
         trained_by: each trained variable's optimizer, by path.
     """
     slots = {slot: dict(values) for slot, values in state.slots.items()}
@@ -57,7 +57,7 @@ def with_weights(state: State, weights: dict[str, Array], trained_by: Mapping[st
             slots["momentum"][path] = weights[path]
         if optimizer.use_ema:
             slots["average"][path] = weights[path]
-    return replace(state, variables=weights, slots=slots)
+    return replace(state, variables=state.variables | weights, slots=slots)
 
 
 def numbers(measured: Mapping[str, object], *, is_reported: bool = False) -> dict[str, float]:
