@@ -298,7 +298,7 @@ def test_a_callback_that_assigns_a_large_weight_or_a_table_is_refused(client: An
 
 @pytest.mark.parametrize("kind", ["list", "PyDataset"])
 def test_batches_in_memory_that_the_model_cannot_evaluate_are_refused_before_training(client: Any, kind: str) -> None:
-    """Keras reads their first two batches, too. A generator is not read, because the evaluation could lack them."""
+    """Keras reads their first two batches, too."""
     import keras
 
     from pstraining.runtime.chief.refusals import check_all
@@ -336,3 +336,45 @@ def test_batches_in_memory_that_the_model_cannot_evaluate_are_refused_before_tra
     endless = iter(made)
     assert check_all([], None, lambda: endless) == {"evaluate": None}
     assert len(list(endless)) == len(made), "nothing was read"
+
+
+def test_the_first_batches_of_a_generator_are_checked_and_evaluated(client: Any) -> None:
+    """The job failed at the first validation, or for `evaluate` after all training, after hours."""
+    from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.chief.reports.evaluable import check_evaluable
+    from pstraining.runtime.data.validation import Kept
+    from pstraining.runtime.errors import FinalError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    model: Any = Model(small, still, Objective("sparse_categorical_crossentropy")).keras
+    made = [(x.numpy(), y.numpy()) for x, y in batches(5)]
+
+    class Other:
+        """An iterable that is no iterator."""
+
+        def __init__(self, found: Any) -> None:
+            self.found = found
+
+        def __iter__(self) -> Any:
+            return iter(self.found)
+
+    def check(make: Any) -> Any:
+        kept = Kept(make)
+        check_evaluable(model, check_all([], Validation(kept), None), "/device:CPU:0")
+        return kept
+
+    once = iter(made)
+    for make, numbers in ((lambda: iter(made), [5, 5]), (lambda: once, [5, 0]), (lambda: Other(made), [5, 5])):
+        kept = check(make)
+        assert [len(list(kept())) for _ in numbers] == numbers, "no evaluation lacks what was read"
+    for kind in (iter, Other):
+        for refused in ([(x[:, :4], y) for x, y in made], [x for x, _ in made], [(x[0], y[0]) for x, y in made], []):
+            with pytest.raises(FinalError, match=r"^validation: the (model cannot be evaluated: |dataset is empty)"):
+                check(lambda refused=refused, kind=kind: kind(refused))
+
+    def fails() -> Any:
+        yield made[0]
+        raise OSError("a file is not there yet")
+
+    assert next(iter(check(fails)())) is made[0], "another generator is created after an error"

@@ -13,13 +13,14 @@ from typing import Final
 
 import keras
 
-from pstraining.runtime.data.batches import check_batches, is_empty, repeats_forever, types_of
-from pstraining.runtime.data.validation import Validation
+from pstraining.runtime.data.batches import check_batches, first_batches, is_empty, repeats_forever, types_of
+from pstraining.runtime.data.validation import Kept, Validation
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.errors import KERAS, is_raised_by, is_refusal_of_keras, refusing_repeated_errors
 from pstraining.runtime.model.overrides import lacks_loss
 from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.telemetry.long_evaluation import noting_long
 
 BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 OTHER_HOOKS: Final = tuple(
@@ -221,7 +222,7 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
 
     Args:
         argument: name of the `Trainer`'s argument.
-        data: creates the dataset.
+        data: creates the dataset. The first batches of a generator are read if this function can keep them.
         instead: advice to the user about an endless dataset.
         may_be_endless: whether the number of batches is limited otherwise.
 
@@ -235,23 +236,31 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
     """
     found = data()
     check_batches(found, argument)
-    if is_empty(found):
-        raise CallbackRefusedError(
-            f"{argument}: the dataset is empty, but must have a batch. With drop_remainder=True, it must have the "
-            "samples of a batch"
-        )
+    _check_not_empty(argument, found)
     if not may_be_endless:
         if isinstance(found, keras.utils.PyDataset) and found.num_batches is None:
             raise CallbackRefusedError(f"{argument}: the PyDataset never ends (num_batches is None): {instead}")
         if repeats_forever(found):
             raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
     try:
-        with refusing_repeated_errors(f"{argument}: the model cannot be evaluated"):
-            return types_of(found)
+        with refusing_repeated_errors(f"{argument}: the model cannot be evaluated"), noting_long(argument):
+            first = first_batches(found) if isinstance(data, Kept) else None
+            if isinstance(data, Kept) and first is not None:
+                data.keep(first, found)
+                _check_not_empty(argument, first)
+            return types_of(found if first is None else first)
     except FinalError:
         raise
     except Exception:  # noqa: BLE001 - of the program, which may be able to read the batches later
         return None
+
+
+def _check_not_empty(argument: str, data: Dataset) -> None:
+    if is_empty(data):
+        raise CallbackRefusedError(
+            f"{argument}: the dataset is empty, but must have a batch. With drop_remainder=True, it must have the "
+            "samples of a batch"
+        )
 
 
 @dataclass(frozen=True)

@@ -253,11 +253,18 @@ def for_evaluation(data: Dataset) -> Dataset:
     )
 
 
+def first_batches(data: Dataset) -> list[Batch] | None:
+    """Return the first two batches of a generator, or of an iterable that Keras reads as one; None for other data."""
+    known = data_adapters.is_tf_dataset, data_adapters.is_torch_dataloader, data_adapters.is_grain_dataset
+    if isinstance(data, keras.utils.PyDataset | Sequence) or any(is_one(data) for is_one in known):
+        return None
+    return list(itertools.islice(data, 2))
+
+
 def types_of(data: Dataset) -> object:
     """Return the types of the batches that an evaluation will read; None if they are unknown.
 
-    The first two batches of a PyDataset or a sequence are read, as Keras does. Nothing else is read: a later evaluation
-    could lack what an iterator has returned here.
+    The first two batches of a PyDataset or a sequence are read, as Keras does. Nothing else is read.
 
     Raises:
         Exception: Keras refuses these batches, or the program cannot read them now.
