@@ -1,12 +1,13 @@
 """The points and parameters that experiment trackers get, and how their errors are reported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from pstraining.runtime.tracking.mlflow_run import NAME_MAX, MlflowRun, flat
 from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
-from tests.unit.runtime.test_tracking import StubRun, events, stub_mlflow  # noqa: F401 - a fixture
+from tests.unit.runtime.test_tracking import StubClient, StubRun, events, run_of, stub_mlflow  # noqa: F401 - a fixture
 
 
 def logged(run: MlflowRun) -> list[tuple[str, float]]:
@@ -31,6 +32,46 @@ def test_long_names_that_mlflow_cuts_stay_apart(stub_mlflow: Callable[..., Mlflo
     (one, other) = (name for name, _ in logged(run))
     assert one != other
     assert (len(one), len(other)) == (NAME_MAX, NAME_MAX)
+
+
+def test_few_requests_log_many_metrics_after_a_failure(
+    stub_mlflow: Callable[..., MlflowRun],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request for each metric of a run took minutes beside a slow server, and points did not fit into the queue."""
+    requests: list[object] = []
+    stored: dict[str, int] = {}
+    answers = iter([ConnectionError("away")])
+
+    def log_batch(_: StubClient, run: str, metrics: Sequence[Any]) -> None:
+        requests.append("log_batch")
+        if error := next(answers, None):
+            raise error
+        for metric in metrics:
+            if metric.key == "loss/cls":
+                raise NotADirectoryError("loss/cls")
+            assert stored.setdefault(metric.key, -1) < metric.step, "no metric twice"
+            stored[metric.key] = metric.step
+
+    def get_run(_: StubClient, run: str) -> object:
+        requests.append("get_run")
+        return run_of(stored, run)
+
+    monkeypatch.setattr(StubClient, "log_batch", log_batch)
+    monkeypatch.setattr(StubClient, "get_run", get_run)
+    metrics = {f"metric{number}": 0.5 for number in range(64)}
+    run = stub_mlflow()
+    requests.clear()
+    run.log([TrackedPoint(1, 0.0, metrics)])
+    assert requests == ["log_batch", "get_run", "log_batch"]
+    requests.clear()
+    assert stub_mlflow()._last == dict.fromkeys(metrics, 1), "a new connection knows what the run has"
+    assert requests == ["get_run"]
+    requests.clear()
+    run.log([TrackedPoint(2, 0.0, {**metrics, "loss/cls": 0.5})])
+    assert stored == dict.fromkeys(metrics, 2)
+    assert len(requests) < 40
+    assert run._refused == {"loss/cls"}
 
 
 def test_a_reason_is_reported_once_until_the_tracker_stores_points(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,6 +191,14 @@ def test_without_the_variable_nothing_is_tracked() -> None:
         tracking.write(1, {"loss": 1.0})
 
 
+def run_of(steps: Mapping[str, int], run: str = "1") -> object:
+    """Return a run of MLflow with metrics that have these last steps."""
+    message = SimpleNamespace(metrics=[SimpleNamespace(key=name, step=step) for name, step in steps.items()])
+    params = {"ps": "1", "workers": "2"}
+    data = SimpleNamespace(params=params, tags=StubClient.tags, to_proto=lambda: message)
+    return SimpleNamespace(info=SimpleNamespace(run_id=run, status=StubClient.status), data=data)
+
+
 class StubClient:
     """A client of MLflow with a run without metrics. As MLflow, it refuses whole batches, by the names in them."""
 
@@ -204,8 +212,7 @@ class StubClient:
         return [self.get_run("1")]
 
     def get_run(self, run: str) -> object:
-        data = SimpleNamespace(metrics={}, params={"ps": "1", "workers": "2"}, tags=StubClient.tags)
-        return SimpleNamespace(info=SimpleNamespace(run_id=run, status=StubClient.status), data=data)
+        return run_of({}, run)
 
     def set_tag(self, run: str, name: str, value: str) -> None:
         StubClient.tags = {**StubClient.tags, name: value}
@@ -287,14 +294,11 @@ def test_a_metric_that_the_store_refuses_keeps_no_others_back_and_is_reported_on
                 raise NotADirectoryError("[Errno 20] Not a directory: '/runs/metrics/loss/cls'")
             stored.append((metric.step, metric.key))
 
-    def get_run(self: StubClient, run: str) -> object:
-        data = SimpleNamespace(metrics=dict.fromkeys(name for _, name in stored), params={"ps": "1"}, tags=self.tags)
-        return SimpleNamespace(info=SimpleNamespace(run_id=run, status="RUNNING"), data=data)
+    def get_run(_: StubClient, run: str) -> object:
+        return run_of({name: step for step, name in stored}, run)
 
     monkeypatch.setattr(StubClient, "log_batch", log_batch)
     monkeypatch.setattr(StubClient, "get_run", get_run)
-    history = lambda _, run, key: [SimpleNamespace(step=step) for step, name in stored if name == key]  # noqa: E731
-    monkeypatch.setattr(StubClient, "get_metric_history", history, raising=False)
     tracker, until = Tracker(stub_mlflow), time.monotonic() + 10
     for step in (1, 2, 3):
         tracker.write(step, {"loss": 0.5, "loss/cls": 0.5, "rate": 1.0})
@@ -313,7 +317,7 @@ def test_an_unavailable_store_refuses_no_metric(
     stub_mlflow: Callable[..., MlflowRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It fails some requests, and answers others."""
-    failures = iter([ConnectionError("away"), ConnectionError("away"), None, ConnectionError("away")])
+    failures = iter([*[ConnectionError("away")] * 3, None])
     log_batch = StubClient.log_batch
     stored: list[str] = []
 

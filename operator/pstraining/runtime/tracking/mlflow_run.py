@@ -77,6 +77,14 @@ def _only(points: Iterable[TrackedPoint], is_kept: Callable[[str], bool]) -> lis
     ]
 
 
+def _last_steps(run: Any) -> dict[str, int]:
+    """Return the last step of each metric of a run, which has them without further requests.
+
+    The run's message has the metrics with their steps; `run.data.metrics` has the values alone.
+    """
+    return {metric.key: int(metric.step) for metric in run.data.to_proto().metrics}
+
+
 class MlflowRun:
     """The job's run.
 
@@ -104,7 +112,7 @@ class MlflowRun:
         self._uid, self._term = tags[TAG], term
         run = self._found(tags, environ)
         self._id = run.info.run_id
-        self._last = self._last_steps(run.data.metrics)
+        self._last = _last_steps(run)
         self._refused: set[str] = set()
         """Metrics that the store refuses; they are not sent again."""
         self._names: dict[str, str] = {}
@@ -148,27 +156,33 @@ class MlflowRun:
                 self._last[metric.key] = max(metric.step, self._last.get(metric.key, -1))
 
     def _send_apart(self, points: Sequence[TrackedPoint]) -> None:
-        """Log each metric by itself, after a request that may have stored some of them."""
-        self._last = self._last_steps(self._client.get_run(self._id).data.metrics)
+        """Log points again, after a request that may have stored some of them, and find what the store refuses."""
+        self._last = _last_steps(self._client.get_run(self._id))
         names = dict.fromkeys(name for point in points for name in point.metrics if name not in self._refused)
-        if not (failed := self._failing(points, names)):
+        if not (failed := self._failing(points, list(names))):
             return
         # A store that takes this tag, and fails again, is available.
         tag = ", ".join(sorted(self._refused | failed.keys()))[:TAG_MAX]
         self._client.set_tag(self._id, TAG_REFUSED, tag)
-        for name, reason in self._failing(points, failed).items():
+        for name, reason in self._failing(points, list(failed)).items():
             self._refused.add(name)
             event("metric_refused", metric=name, reason=reason)
 
-    def _failing(self, points: Sequence[TrackedPoint], names: Iterable[str]) -> dict[str, str]:
-        """Log each of these metrics by itself; return the error of each one that fails."""
-        failed = {}
-        for name in names:
-            try:
-                self._send(_only(points, name.__eq__))
-            except Exception as error:  # noqa: BLE001 - any error of the tracker's client
-                failed[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return failed
+    def _failing(self, points: Sequence[TrackedPoint], names: Sequence[str]) -> dict[str, str]:
+        """Log these metrics in one request, and in halves if it fails; return the error of each one that fails alone.
+
+        Few requests find few refused metrics among many.
+        """
+        try:
+            self._send(_only(points, names.__contains__))
+        except Exception as error:  # noqa: BLE001 - any error of the tracker's client
+            if len(names) == 1:
+                return {names[0]: f"{type(error).__name__}: {error}".partition("\n")[0]}
+        else:
+            return {}
+        self._last = _last_steps(self._client.get_run(self._id))  # the request may have stored some of them
+        half = len(names) // 2
+        return self._failing(points, names[:half]) | self._failing(points, names[half:])
 
     def finish(self, artifacts: Sequence[Path]) -> None:
         """Log the files that exist, and end the run, also if the store of artifacts refuses them."""
@@ -211,12 +225,6 @@ class MlflowRun:
         name = environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         found = self._client.get_experiment_by_name(name)
         return str(found.experiment_id if found else self._client.create_experiment(name))
-
-    def _last_steps(self, names: Iterable[str]) -> dict[str, int]:
-        return {name: self._last_step(name) for name in names}
-
-    def _last_step(self, name: str) -> int:
-        return max(int(metric.step) for metric in self._client.get_metric_history(self._id, name))
 
     def _begin(self, run: Any, parameters: Mapping[str, str]) -> None:
         from mlflow.entities import Param
