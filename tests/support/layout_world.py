@@ -181,7 +181,7 @@ class Scope:
             return
         for action, after in self._decided(world, chief):
             is_loss = isinstance(action, views.RestoreCheckpoint) and not after.founds
-            is_loss |= isinstance(action, views.Accept) and action.founding and not after.founds
+            is_loss |= isinstance(action, views.Accept) and action.uncertain is not None and not after.founds
             yield Event(f"{name}: sees {action}", now(after, replace(world, lossy=world.lossy or is_loss)))
 
     def _decided(self, world: World, chief: Chief) -> Iterator[tuple[Action, Chief]]:

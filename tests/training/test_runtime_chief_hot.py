@@ -122,25 +122,6 @@ def test_a_late_call_of_the_chief_itself_does_not_supersede_it(
     assert calls[1] > calls[0], "the next view has a higher ballot"
 
 
-def test_steps_that_may_be_lost_are_reported_once(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from pstraining.runtime.replication.view import Accept, Ballot, View
-
-    view = View(Ballot(7, 9), ((),))
-
-    def tend() -> None:
-        for _ in range(2):  # a view is sent until all processes have it
-            led.chief._members.view_changer._act(Accept(view, (), founding=True, uncertain=312))  # type: ignore[union-attr]
-        led.stop()
-
-    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=3600.0)
-    with pytest.raises(SystemExit, match="143"):
-        led.chief.run()
-    reported = [line for line in capsys.readouterr().out.splitlines() if '"steps_may_be_lost"' in line]
-    assert [json.loads(line)["step"] for line in reported] == [312]
-
-
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["readable", "damaged"])
 def test_a_newer_checkpoint_replaces_a_state_that_may_lack_steps(
     client: Any,

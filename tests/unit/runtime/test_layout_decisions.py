@@ -67,6 +67,15 @@ def test_a_layout_whose_state_is_lost_founds_no_other() -> None:
     assert isinstance(decided(OWN, lost, NOT_FOUNDED), RestoreCheckpoint)
 
 
+@pytest.mark.parametrize("founded", [NOT_FOUNDED, FOUNDED], ids=["before the copy", "after the copy"])
+def test_a_layout_whose_state_may_lack_steps_reports_that_and_founds_no_other(founded: Founded) -> None:
+    """A later checkpoint may replace the state, and the next layout would not have it."""
+    left = {task: ProcessStatus(2, OWN) for task in "pw"} | {"s": replace(MEMBER, promised=OWN, active=False)}
+    found = decided(OWN, left, founded)
+    assert isinstance(found, Accept)
+    assert (found.uncertain, found.view.successor) == (7, NO_BALLOT)
+
+
 def test_a_founded_layout_ends_this_one_with_a_view_that_a_quorum_accepts() -> None:
     everyone = (*MEMBERS, Process("w", 1))
     assert decided(OWN, observed(OWN, VIEW), FOUNDED) == Accept(OVER, everyone)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.runtime.replication.acceptor import on_accept, on_prepare
 from pstraining.runtime.replication.view import (
     NO_BALLOT,
     Accept,
@@ -202,6 +203,7 @@ def test_a_member_that_may_lack_steps_of_lost_processes_is_named_with_its_step()
     everybody = (Process("s", 1), Process("p", 2), Process("w", 2))
     assert decided(RANKED, left) == Accept(view("s", ballot=NEXT), everybody, founding=True, uncertain=312)
     found = Accept(view("s", ballot=NEXT), everybody, founding=True, uncertain=312)
+    assert decided(RANKED, left, proposed=found.view) == replace(found, uncertain=None), "it was reported before"
     assert restored_instead(found, RANKED, 312) == found, "the checkpoint is not newer"
     assert restored_instead(found, RANKED, 313) == RestoreCheckpoint(NEXT, everybody[:2], (0,))
     certain = replace(found, uncertain=None)
@@ -209,6 +211,55 @@ def test_a_member_that_may_lack_steps_of_lost_processes_is_named_with_its_step()
     workers_lost: Observation = {"p": known, "s": known, "w": ProcessStatus(2, NEXT), "x": ProcessStatus(2, NEXT)}
     complete = Accept(view("ps", ballot=NEXT), (*processes("p", "s"), Process("w", 2), Process("x", 2)), founding=True)
     assert decided(Voters((("p", "s"),), ("w", "x")), workers_lost) == complete, "no other process can have led a view"
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("term", [1, 2], ids=["restarted in its term", "the next chief"])
+def test_a_chief_that_ends_while_it_sends_an_uncertain_view_has_reported_it_or_the_next_one_does(
+    number: int, term: int
+) -> None:
+    """The chief reports before it sends, and may end after any process has the view."""
+    left = {"s": status(view("ps"), step=312), "p": ProcessStatus(2, NEXT), "w": ProcessStatus(2, NEXT)}
+    sent = decided(RANKED, left)
+    assert isinstance(sent, Accept)
+    reports = [sent.uncertain] if number else []  # by the first chief
+    after = {
+        task: on_accept(own, sent.view, founding=True) if (task in "spw"[:number]) else own
+        for task, own in left.items()
+    }
+    chief, proposed = Ballot(term, 0), None
+    while not isinstance(action := next_action(chief, RANKED, after, proposed=proposed), Activate):
+        if isinstance(action, Prepare):
+            chief = action.ballot
+            after = {task: on_prepare(own, chief) for task, own in after.items()}
+        else:
+            assert isinstance(action, Accept)
+            reports += [] if action.uncertain is None else [action.uncertain]
+            proposed = action.view
+            after = {
+                task: on_accept(own, action.view, founding=action.founding)
+                if own.incarnation in {p.incarnation for p in action.to if p.task == task}
+                else own
+                for task, own in after.items()
+            }
+    assert set(reports) == {312}
+
+
+def test_no_step_may_be_lost_while_all_members_of_one_shard_are_left() -> None:
+    """A later view would have had one of them, so it would know that view."""
+    known = view("ab", "cd")
+    left: Observation = {
+        **{task: status(known, step=312) for task in "abc"},
+        "d": ProcessStatus(2, NEXT),
+        "w": ProcessStatus(2, NEXT),
+        "x": ProcessStatus(2, NEXT),
+    }
+    found = decided(replace(SHARDS, witnesses=("w", "x")), left)
+    assert isinstance(found, Accept)
+    assert (found.founding, found.uncertain) == (True, None)
+    one_of_each = decided(replace(SHARDS, witnesses=("w", "x")), {**left, "b": ProcessStatus(2, NEXT)})
+    assert isinstance(one_of_each, Accept)
+    assert one_of_each.uncertain == 312
 
 
 def test_the_view_is_sent_first_to_promisers_that_lack_it() -> None:

@@ -178,7 +178,8 @@ class Accept:
     """Whether a process becomes a voter by accepting the view. True if too few processes vote for a quorum: at a job's
     start, or after losses, when steps may be lost."""
     uncertain: int | None = None
-    """The step of the state that was left, if a process that was lost may have applied later steps."""
+    """The step of the state that was left, if a process that was lost may have applied later steps. None if this chief
+    has sent the view before."""
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ class ViewChanger:
                 proposed=self._proposed,
                 founded=founded,
             )
-            if isinstance(action, Accept) and action.uncertain is not None and action.view != self._proposed:
+            if isinstance(action, Accept) and action.uncertain is not None:
                 action = view_decisions.restored_instead(action, self._monitor.voters, self._saved_step())
             self._voteless = frozenset(process for process, status in statuses.items() if not status.is_voter)
             try:
@@ -299,7 +299,7 @@ class ViewChanger:
                 for process in to:
                     self._calls.prepare(process, ballot)
             case Accept(view, to, founding, uncertain):
-                if uncertain is not None and self._proposed != view:
+                if uncertain is not None:  # before any process has the view, or another chief might not report it
                     event("steps_may_be_lost", term=view.ballot.term, epoch=view.ballot.epoch, step=uncertain)
                 self._proposed = view
                 for process in to:

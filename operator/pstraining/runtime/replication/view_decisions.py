@@ -101,6 +101,8 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
         )
     if not isinstance(made, Accept):
         return made
+    # A later checkpoint may replace a state that may lack steps, before another layout gets the state.
+    founded = founded if made.uncertain is None else None
     if founded is not None and founded.under != highest:
         return FoundLayout(made.view)
     if founded is not None:
@@ -109,7 +111,9 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
         # Learners remain, and their transfers restart: chunks do not count under another ballot.
         known = {*joining, *(newest.learners if newest else ())}.intersection(promised, remaining)
         view = replace(made.view, learners=() if is_over else tuple(sorted(known - made.view.in_sync)))
-    return again if proposed and proposed.ballot == highest and proposed != view else replace(made, view=view)
+    if proposed and proposed.ballot == highest and proposed != view:
+        return again
+    return replace(made, view=view, uncertain=None if proposed == view else made.uncertain)
 
 
 def restored_instead(accept: Accept, voters: Voters, saved_step: int) -> Accept | RestoreCheckpoint:
@@ -219,7 +223,7 @@ def _next_view(
         may_have = [process.task for process in before if observation[process.task] in MAY_LIVE]
         if not in_sync and may_have:
             return Wait(f"the state of shard {number} may be on {', '.join(may_have)} alone, which does not answer")
-        if newest and len(in_sync) < len(tasks):  # another process of the shard may have had a later view alone
+        if newest and len(in_sync) < len(tasks):  # another process of the shard may have had a later view without them
             uncertain.append(newest[1])
         others = [process for process in promised if process.task in tasks and process not in in_sync]
         given = [process for process in others if promised[process].transferred_in == ballot]
@@ -237,5 +241,6 @@ def _next_view(
         return RestoreCheckpoint(ballot, tuple(p for p in promised if p.task in voters.members), tuple(lost))
     if transfers:
         return TransferState(ballot, tuple(transfers), former.ballot if former else NO_BALLOT)
-    left = min(uncertain) if founding and uncertain else None
+    # A view needs a member of every shard. If all members of one shard are left, they know any later view.
+    left = min(uncertain) if founding and len(uncertain) == len(voters.shards) else None
     return Accept(View(ballot, tuple(shards)), tuple(promised), founding=founding, uncertain=left)
