@@ -297,3 +297,27 @@ CODE_3 = {"exitCodes": {"values": [3]}, "action": "FailJob"}
 def test_rules_of_failures_that_decide_nothing(rules: list[dict[str, Any]], message: str) -> None:
     expected = [f"warning spec.failurePolicy.rules[{len(rules) - 1}]: {message}"] if message else []
     assert said(failurePolicy={"rules": rules}) == expected
+
+
+@pytest.mark.parametrize(
+    ("hook", "grace", "seconds"),
+    [
+        ({"exec": {"command": ["a"]}}, None, 30),
+        ({"sleep": {"seconds": 5}}, None, 30),
+        ({"sleep": {"seconds": 60}}, 60, 60),
+        ({"sleep": {"seconds": 5}}, 60, 0),
+        ({"exec": {"command": ["a"]}}, 60, 0),
+        (None, None, 0),
+    ],
+)
+def test_a_hook_takes_its_time_from_the_chiefs_last_save(hook: Any, grace: int | None, seconds: int) -> None:
+    container = {"name": "tensorflow", "image": "i", "command": ["a"], "lifecycle": {"preStop": hook}}
+    pod = {"containers": [container], "terminationGracePeriodSeconds": grace}
+    template = {"template": {"spec": {name: value for name, value in pod.items() if value is not None}}}
+    found = [line for line in said(chief=template) if "preStop" in line]
+    assert found == [
+        "warning spec.chief.template.spec.containers[0].lifecycle.preStop: takes its time from the "
+        f"{seconds} s in which the chief can save its state: set terminationGracePeriodSeconds to the seconds of the "
+        "hook and of a save"
+    ] * bool(seconds)
+    assert not [line for line in said(worker=template) if "takes its time" in line]
