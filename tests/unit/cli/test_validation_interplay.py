@@ -314,10 +314,15 @@ def test_a_hook_takes_its_time_from_the_chiefs_last_save(hook: Any, grace: int |
     container = {"name": "tensorflow", "image": "i", "command": ["a"], "lifecycle": {"preStop": hook}}
     pod = {"containers": [container], "terminationGracePeriodSeconds": grace}
     template = {"template": {"spec": {name: value for name, value in pod.items() if value is not None}}}
-    found = [line for line in said(chief=template) if "preStop" in line]
-    assert found == [
-        "warning spec.chief.template.spec.containers[0].lifecycle.preStop: takes its time from the "
-        f"{seconds} s in which the chief can save its state: set terminationGracePeriodSeconds to the seconds of the "
-        "hook and of a save"
-    ] * bool(seconds)
-    assert not [line for line in said(worker=template) if "takes its time" in line]
+    for role, spec in (
+        ("chief", {"chief": template}),
+        ("worker", {"worker": template}),  # which is also the chief's without a template of its own
+        ("worker", {"worker": template, "chief": {"enabled": False}}),
+    ):
+        assert [line for line in said(**spec) if "preStop" in line] == [
+            f"warning spec.{role}.template.spec.containers[0].lifecycle.preStop: takes its time from the "
+            f"{seconds} s in which the chief can save its state: set terminationGracePeriodSeconds to the seconds of "
+            "the hook and of a save"
+        ] * bool(seconds)
+    own = {"template": {"spec": {"containers": [container | {"lifecycle": None}]}}}
+    assert not [line for line in said(worker=template, chief=own) if "preStop" in line]

@@ -76,8 +76,8 @@ def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
     if template := (of_job.get(role) or {}).get("template"):
         yield from _restarts(template["spec"], role)
         yield from _early_hook(template["spec"], role)
-        if role == names.CHIEF:
-            yield from _hook_before_save(template["spec"])
+        if role == _template_of_leader(of_job):
+            yield from _hook_before_save(template["spec"], role)
         yield from _resize_policies(template["spec"], role)
         yield from _labels_of_jobs(template, role, _in_jobs(of_job, role))
         yield from _marks_of_kueue(template, role)
@@ -121,14 +121,14 @@ def _early_hook(spec: dict[str, Any], role: str) -> Iterator[Finding]:
         yield Finding(path, f"{message}; remove it", Severity.WARNING)
 
 
-def _hook_before_save(spec: dict[str, Any]) -> Iterator[Finding]:
+def _hook_before_save(spec: dict[str, Any], role: str) -> Iterator[Finding]:
     """Yield the hook that takes its time from the last save of a chief, which gets SIGTERM only after the hook."""
     container, given = pods.main_container(spec), spec.get("terminationGracePeriodSeconds")
     hook = (container.get("lifecycle") or {}).get("preStop") or {}
     slept = (hook.get("sleep") or {}).get("seconds") or 0
     if hook and (given is None or slept >= given > 0):
         index, grace = spec["containers"].index(container), 30 if given is None else given
-        path = path_of(("spec", names.CHIEF, "template", "spec", "containers", index, "lifecycle", "preStop"))
+        path = path_of(("spec", role, "template", "spec", "containers", index, "lifecycle", "preStop"))
         message = f"takes its time from the {grace} s in which the chief can save its state: "
         way_out = "set terminationGracePeriodSeconds to the seconds of the hook and of a save"
         yield Finding(path, f"{message}{way_out}", Severity.WARNING)
@@ -187,3 +187,9 @@ def _in_jobs(of_job: Mapping[str, Any], role: str) -> list[str]:
     enabled = [(names.CHIEF, chief)] if chief.get("enabled", True) else []
     enabled += [(names.EVALUATOR, evaluator)] if evaluator.get("enabled", False) else []
     return [task for task, own in enabled if role == (task if own.get("template") else names.WORKER)]
+
+
+def _template_of_leader(of_job: Mapping[str, Any]) -> str:
+    """Return the role with the template of the chief, or of worker 0 in a job without one."""
+    chief = of_job.get(names.CHIEF) or {}
+    return names.CHIEF if chief.get("enabled", True) and chief.get("template") else names.WORKER
