@@ -41,7 +41,7 @@ STARTS = 25.0
 
 def lease_seconds() -> float:
     """Return the servers' lease time; its module imports TensorFlow, which no other test of this folder needs."""
-    from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
+    from pstraining.runtime.ps.member import LEASE_SECONDS
 
     return LEASE_SECONDS
 

@@ -39,6 +39,7 @@ class ReplicatedJob:
         chunk_bytes: int,
         incremental_bytes: int = 0,
     ) -> None:
+        from pstraining.runtime.ps import member
         from pstraining.runtime.replication import view_change
         from pstraining.runtime.replication.transfer import chunks
 
@@ -46,7 +47,7 @@ class ReplicatedJob:
         patch.setattr(client, "cluster", replace(client.cluster, members=2, addresses=addresses))
         patch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(chunks, "INCREMENTAL_BYTES", incremental_bytes)
-        patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # tests trace functions in between
+        patch.setattr(member, "LEASE_SECONDS", 4000.0)  # tests trace functions in between
         self.rig, self._client, self._batches, self._shards = rig(client), client, batches, shards
         self._ViewChanger, self._term = view_change.ViewChanger, 0
         self.made = 0

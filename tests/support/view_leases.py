@@ -16,30 +16,38 @@ GRACE = 5
 """Time after which the operator replaces unreachable pods. Kubernetes gives a node up after four leases or more. A
 shorter time leads to fewer states, and to none that a longer time would exclude.
 """
+OVER = LEASE + GRACE
+"""The age of a lease that is over for good."""
 
 
-def until_its_end(age: int) -> bool:
-    """The rule of `ps.shard.Shard.in_session`: a lease holds while the clock is before its end."""
-    return age < LEASE
+def until_its_end(age: int) -> int:
+    """The rule of `ps.member.MemberState.is_leased`: a lease is over if its end has come, or is too far ahead."""
+    return age if 0 <= age < LEASE else OVER
 
 
-def for_ever(age: int) -> bool:
+def while_its_end_is_ahead(age: int) -> int:
+    """A lease holds while the clock is before its end."""
+    return age
+
+
+def for_ever(age: int) -> int:
     """No lease ends."""
     del age
-    return True
+    return 0
 
 
 @dataclass(frozen=True)
 class LeasedScope(Scope):
     """Members report themselves active, and apply steps, only while their lease holds."""
 
-    holds: Callable[[int], bool] = until_its_end
+    seen: Callable[[int], int] = until_its_end
+    """Returns the age that a lease has once the member has compared it with its clock."""
     jumps: tuple[int, ...] = (LEASE,)
     """The amounts by which a clock may be changed."""
 
     def _status(self, found: Running) -> ProcessStatus:
         own = found.status
-        return altered(own, active=own.active and self.holds(found.lease_age))
+        return altered(own, active=own.active and self.seen(found.lease_age) < LEASE)
 
     def _renewed(self, world: World, chief: Chief, view: View) -> World:
         for index, found in self._members(world):
@@ -62,12 +70,12 @@ class LeasedScope(Scope):
         if world.is_cut and world.cut_for < GRACE:
             passed = altered(world, cut_for=world.cut_for + 1)
             for index, found in self._members(world):
-                passed = self._with(passed, index, altered(found, lease_age=_bounded(found.lease_age + 1)))
+                passed = self._with(passed, index, altered(found, lease_age=_bounded(self.seen(found.lease_age + 1))))
             yield Event("time", "passes", passed)
         if world.faults.jumps:
             left = altered(world, faults=altered(world.faults, jumps=world.faults.jumps - 1))
             for (index, found), jump in ((each, jump) for each in self._members(world) for jump in self.jumps):
-                set_ = altered(found, lease_age=_bounded(found.lease_age + jump))
+                set_ = altered(found, lease_age=_bounded(self.seen(found.lease_age + jump)))
                 yield Event("clock", f"of {self.voters.tasks[index]}: {jump:+}", self._with(left, index, set_))
 
     def _of_replacements(self, world: World) -> Iterator[Event]:
@@ -90,4 +98,4 @@ class LeasedScope(Scope):
 
 def _bounded(age: int) -> int:
     """Return the age, bounded by the age from which nothing changes any more, for fewer states."""
-    return max(-GRACE, min(age, LEASE + GRACE))
+    return max(-GRACE, min(age, OVER))

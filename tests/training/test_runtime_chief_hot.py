@@ -41,12 +41,12 @@ class LedPair:
         from pstraining.runtime.chief import membership
         from pstraining.runtime.chief.options import ChiefOptions
         from pstraining.runtime.history.recorder import HistoryRecorder
-        from pstraining.runtime.replication import view_change
+        from pstraining.runtime.ps import member
 
         history = HistoryRecorder()
         patch.setattr(history, "tend", tend)
         patch.setattr(client, "cluster", replace(client.cluster, members=2, addresses={"ps": client.cluster.ps[:2]}))
-        patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # functions are traced in between
+        patch.setattr(member, "LEASE_SECONDS", 4000.0)  # functions are traced in between
         patch.setattr(membership, "RENEW_SECONDS", renew_seconds)
         self.rig = Rig(client, keras.optimizers.SGD, ps=1, members=2, build=small, mode="Sync")
         checkpoint = CheckpointSettings(path=str(folder), interval_seconds=3600)

@@ -1,5 +1,6 @@
 """A returning member receives the state while training continues, and is then bit-equal to its source."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -168,6 +169,33 @@ def test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal(
         assert tasks_of(found.view) == [["ps-0"], ["ps-1", "ps-3"]]
         found.train(LAST)
     assert_as_if_undisturbed(found)
+
+
+def test_a_lease_is_over_for_good_if_the_clock_is_set_back(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = replicated_job(client, monkeypatch)
+    found.train()
+    lease = found.rig.store.shards[0].member_state.lease
+
+    def change(seconds: float) -> None:
+        """Move the end of the lease, as a clock that changes by the opposite."""
+
+        def emit() -> Any:
+            with tf.device(found.rig.store.shards[0].device):
+                done = lease.assign_add(tf.constant(seconds, tf.float64), read_value=False)
+            with tf.control_dependencies([done]), tf.device(client.local):
+                return tf.constant(0)
+
+        client.call(tf.function(emit, autograph=False))
+
+    change(86400.0)
+    step = threading.Thread(target=found.train, daemon=True)
+    step.start()
+    step.join(2.0)
+    assert step.is_alive(), "no step is applied"
+    assert found.read([lease]) == [0.0], "it does not hold again a day later"
+    found.view_changer.establish()  # renews it
+    step.join(60.0)
+    assert found.made == 2
 
 
 @in_all(

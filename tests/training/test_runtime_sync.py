@@ -242,11 +242,32 @@ def test_a_clock_that_is_set_back_keeps_no_lost_worker_alive(client: Any) -> Non
     rig = Rig(client, lambda: optimizer("SGD"), ps=1, build=small, workers=2, mode="Sync")
     rig.start()
     rig.control.client.call(_silent_for(rig, -1000.0))
+    assert rig.control.workers_present() == (), "none was heard since"
     rig.store.heartbeat(0, 1)
     assert rig.control.workers_present() == (0, 1), "no worker was silent"
     rig.control.client.call(_silent_for(rig, 1000.0, worker=1))
     rig.store.heartbeat(0, 1)
     assert rig.control.workers_present() == (0,)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_clock_that_is_set_back_does_not_prolong_the_wait_for_workers(client: Any, *, ordered: bool) -> None:
+    """With ordered sums, the wait has no end, whatever the clock."""
+    rig = Rig(client, lambda: optimizer("SGD"), ps=1, build=small, workers=2, mode="Sync", ordered_sums=ordered)
+    rig.start()
+    first, second = batches(1, seed=0), batches(1, seed=1)
+    warm_up(rig, first)
+    rig.control.client.call(_silent_for(rig, 1000.0, worker=1))
+    alone = threading.Thread(target=lambda: rig.workers[0].step(first), daemon=True)
+    alone.start()
+    alone.join(1.0)
+    assert alone.is_alive(), "the other worker may register within a minute"
+    if ordered:
+        rig.workers[1].step(second)
+    else:
+        rig.control.client.call(_waited_until(rig, time.time() + 3600.0))
+    alone.join(60)
+    assert not alone.is_alive()
 
 
 def _silent_for(rig: Rig, seconds: float, worker: int | None = None) -> Any:

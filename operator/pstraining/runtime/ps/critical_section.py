@@ -15,6 +15,10 @@ from pstraining.runtime.model.tensor import Operation, Structure, Tensor
 
 SMALL: Final = 64
 """Maximum numbers of 8 bytes in an input that is sent together with others."""
+LONGEST_SECONDS: Final = 60.0
+"""Maximum seconds from the present to a time at which something on a server ends."""
+NEVER: Final = 4e9
+"""The end of what does not end by time, in seconds since 1970."""
 
 
 def with_dependencies(operations: Sequence[Operation | None], value: Tensor) -> Tensor:
@@ -43,6 +47,19 @@ def unless(skipped: Tensor | None, apply: Callable[[], Sequence[Operation] | Non
 def clock() -> Tensor:
     """Emit the seconds since 1970 on the server's clock, read inside the critical section. float64[]."""
     return unordered(tf.timestamp())
+
+
+def is_ahead(until: Tensor, most: float = LONGEST_SECONDS) -> Tensor:
+    """Emit whether a time on the server's clock has yet to come, inside the critical section. bool[...].
+
+    A time that is farther ahead than any that is set counts as over, because the clock was set back. NEVER does not.
+
+    Args:
+        until: the time. float64[...].
+        most: seconds from the present to the latest time that is set.
+    """
+    left = until - clock()
+    return ((left > 0) & (left < most + 1)) | (until >= NEVER)  # sums of large numbers are rounded
 
 
 def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callable[..., Structure]) -> Structure:

@@ -1,12 +1,16 @@
 """A server as a member of a shard with standbys: its own variables, its update mode's, and its part in rounds."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor, Variable
+from pstraining.runtime.ps.critical_section import is_ahead, with_dependencies
 from pstraining.runtime.ps.variables import PSVariable
+
+LEASE_SECONDS: Final = 10.0
+"""Seconds for which members apply steps after the chief's last renewal of their lease."""
 
 
 class ModeVariables(Protocol):
@@ -67,3 +71,13 @@ class MemberState(NamedTuple):
     def create(cls, acceptor_size: int) -> "MemberState":
         """Create the variables; inside `variables_on`, where they become the server's."""
         return cls(tf.Variable(tf.zeros([acceptor_size], tf.int64)), tf.Variable(tf.zeros([], tf.float64)))
+
+    def is_leased(self) -> Tensor:
+        """Emit whether the member may apply steps, inside the critical section; a lease that is over stays so. bool[].
+
+        If the clock was set back, the time at which the lease ended comes again.
+        """
+        until = self.lease.read_value()
+        holds = is_ahead(until, LEASE_SECONDS)
+        kept = self.lease.assign(tf.where(holds, until, tf.zeros_like(until)), read_value=False)
+        return with_dependencies([kept], holds)

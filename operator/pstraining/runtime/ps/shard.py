@@ -17,7 +17,7 @@ from pstraining.runtime.model.optimizers.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables, UpdatePause
 from pstraining.runtime.ps.messages import SessionToken
@@ -229,7 +229,7 @@ class Shard:
         same = tf.equal(field(record, RecordField.FENCE), fence)
         same &= tf.equal(field(record, RecordField.GENERATION), generation)
         if self.member_state is not None:
-            same &= (field(record, RecordField.GENERATION) < 0) | (self.member_state.lease.read_value() > clock())
+            same &= (field(record, RecordField.GENERATION) < 0) | self.member_state.is_leased()
         return same
 
     def apply(

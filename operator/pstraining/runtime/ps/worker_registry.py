@@ -107,8 +107,11 @@ class WorkerRegistry:
         return self._heard_since(self.now() - LAPSE_SECONDS)
 
     def present(self) -> Tensor:
-        """Return what `alive` does for the chief, which may be alone: then all workers lapse. bool[WORKER_SLOTS]."""
-        return self._heard_since(clock() - LAPSE_SECONDS)
+        """Return what `alive` does for the chief, which may be alone: then all workers lapse. bool[WORKER_SLOTS].
+
+        A heartbeat in the future was before the clock was set back: no worker has been heard since.
+        """
+        return self._heard_since(clock() - LAPSE_SECONDS) & (self.heard.read_value() < clock() + LAPSE_SECONDS)
 
     def _heard_since(self, moment: Tensor) -> Tensor:
         return (self.heard.read_value() > moment) & tf.not_equal(self.incarnations.read_value(), 0)

@@ -21,8 +21,6 @@ MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYN
 """Files in which a launcher reads its server's state."""
 DRAINING: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in contract.DRAINING_MARKERS)
 """Files of which a launcher writes at least one when its pod is being terminated."""
-LEASE_SECONDS: Final = 10.0
-"""Seconds for which members apply steps after the chief's last renewal of their lease."""
 
 
 class AcceptorOps:
@@ -39,6 +37,7 @@ class AcceptorOps:
         if shard.member_state is None:
             raise ValueError("a job without standbys has no acceptors")
         self._shard = shard
+        self._member_state = shard.member_state
         self._acceptor, self._lease = shard.member_state
 
     def read(self, markers: Tensor) -> MemberReply:
@@ -50,9 +49,8 @@ class AcceptorOps:
         """
 
         def body() -> tuple[Tensor, Tensor, Tensor]:
-            lease = self._lease
-            until = tf.cond(lease.initialized(), lease.read_value, lambda: tf.zeros([], tf.float64))
-            return self._shard.record_or_zeros(), self._or_zeros(), until > clock()
+            leased = tf.cond(self._lease.initialized(), self._member_state.is_leased, lambda: tf.constant(False))
+            return self._shard.record_or_zeros(), self._or_zeros(), leased
 
         record, acceptor, leased = self._critical([], body)
         with tf.device(self._shard.device):

@@ -10,11 +10,11 @@ from typing import Final, NoReturn, TypeVar
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.state import SupersededError
+from pstraining.runtime.ps import member
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding, view_decisions
 from pstraining.runtime.replication import view as views
-from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
 from pstraining.runtime.replication.active_view import ActiveView
 from pstraining.runtime.replication.member_calls import MemberCalls
 from pstraining.runtime.replication.monitor import MemberMonitor
@@ -326,7 +326,7 @@ class ViewChanger:
         session = tf.constant([fence, -statuses[view.shards[0][0]].generation.term], tf.int64)
         for process in inactive if self._lockstep else ():
             self._calls.start_rounds(process, session, fence << encoding.ATTEMPT_BITS)
-        done = [self._calls.activate(process, view.ballot, LEASE_SECONDS) for process in to]
+        done = [self._calls.activate(process, view.ballot, member.LEASE_SECONDS) for process in to]
         if inactive:
             learners = [process.task for process in view.learners]
             listed = {"members": view.tasks} | ({"learners": learners} if learners else {})

@@ -11,7 +11,7 @@ from typing import Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
-from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, clock, critical, is_ahead, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, field, put
@@ -45,7 +45,7 @@ class Pause:
 
     def is_on(self, fence: Tensor) -> Tensor:
         """Return whether updates are paused under this fence. bool[]."""
-        return (self._until.read_value() > clock()) & tf.equal(self._fence.read_value(), fence)
+        return is_ahead(self._until.read_value()) & tf.equal(self._fence.read_value(), fence)
 
     def note(self, worker: Tensor) -> Operation:
         """Note that a worker waits in this pause; return the operation to wait for."""

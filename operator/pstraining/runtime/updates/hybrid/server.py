@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pstraining.runtime.allreduce.topology import PEER_SIZE
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, clock, is_ahead, not_applied, with_dependencies
 from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
@@ -106,7 +106,7 @@ class HybridRoundOps(RoundOps):
                 )
                 with tf.control_dependencies([heard]):
                     ready = self._ready()
-                    paused = own.paused_until.read_value() > clock()
+                    paused = is_ahead(own.paused_until.read_value())
                     prepared = tf.logical_not(self._may_renew())
                     arbiter = ArbiterState(self._waits(ready), paused, current, prepared)
                     sets += [own.admitted.read_value(), own.members.read_value(), ready]
@@ -186,21 +186,20 @@ class HybridRoundOps(RoundOps):
         """
 
         def body(session: Tensor, identity: Tensor, step: Tensor, suspects: Tensor) -> Tensor:
-            own, now = self._hybrid, clock()
+            own = self._hybrid
             claim = own.claim.read_value()
             holder = claim[:2]
             worker, incarnation = Sender.unpack(holder)
             lives = tf.equal(self._ready()[worker], 1) & self._shard.registry.is_current(worker, incarnation)
             lives &= ~tf.reduce_any(tf.reduce_all(tf.equal(suspects, holder), 1))
-            held = lives & tf.equal(claim[2], step) & (own.claimed_until.read_value() > now)
+            held = lives & tf.equal(claim[2], step) & is_ahead(own.claimed_until.read_value(), CLAIM_SECONDS)
             free = ~held | tf.reduce_all(tf.equal(holder, identity))
-            wanted = own.paused_until.read_value() > now
+            wanted = is_ahead(own.paused_until.read_value())
 
             def take() -> Tensor:
                 taken = own.claim.assign(tf.concat([identity, [step]], 0), read_value=False)
-                return with_dependencies(
-                    [taken, own.claimed_until.assign(now + CLAIM_SECONDS, read_value=False)], applied()
-                )
+                until = own.claimed_until.assign(clock() + CLAIM_SECONDS, read_value=False)
+                return with_dependencies([taken, until], applied())
 
             return tf.cond(self._is_of(session, step) & wanted & free, take, not_applied)
 
@@ -281,11 +280,11 @@ class HybridRoundOps(RoundOps):
         """Return the workers that are alive, reachable and not suspected. int64[WORKER_SLOTS]."""
         own, registry = self._hybrid, self._shard.registry
         reached = tf.equal(own.peers.read_value()[:, 0], registry.incarnations.read_value())
-        return tf.cast(registry.alive() & reached & (own.barred_until.read_value() < clock()), tf.int64)
+        return tf.cast(registry.alive() & reached & ~is_ahead(own.barred_until.read_value()), tf.int64)
 
     def _waits(self, ready: Tensor) -> Tensor:
         few = tf.reduce_sum(ready) < self._config.workers
-        return few & (clock() < self._hybrid.wait_until.read_value())
+        return few & is_ahead(self._hybrid.wait_until.read_value())
 
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(at(self._hybrid.members, worker), 1)
@@ -335,4 +334,4 @@ class HybridRoundOps(RoundOps):
 
     def _is_paused(self) -> Tensor:
         """Return whether no step may be applied now. bool[]."""
-        return self._hybrid.paused_until.read_value() >= clock()
+        return is_ahead(self._hybrid.paused_until.read_value())

@@ -14,7 +14,7 @@ from pstraining.runtime.model.optimizers.clipping import MeanClipping, are_usabl
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
-from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
+from pstraining.runtime.ps.critical_section import NEVER, applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tensors import WORKER_SLOTS, put
 from pstraining.runtime.ps.variables import PSVariable
@@ -23,8 +23,6 @@ from pstraining.runtime.updates.mode_state import ModeState
 
 WAIT_SECONDS: Final = 60.0
 """Seconds after a restore for which a round waits for workers that have not registered yet."""
-NEVER: Final = 4e9
-"""A time in the distant future, in seconds since 1970."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, is_ahead, not_applied, with_dependencies
 from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.messages import Sender
 from pstraining.runtime.ps.record import RecordField
@@ -264,7 +264,7 @@ class RoundOps(NormOps):
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Operation:
         """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed round remains closed."""
-        waits = clock() < self._state.wait_until.read_value()
+        waits = is_ahead(self._state.wait_until.read_value())
         present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
         if self._shard.ledger:
             expected = self._shard.ledger.active_workers(
