@@ -2,7 +2,15 @@
 
 import math
 
-from pstraining.runtime.telemetry.aggregation import METRIC, SAMPLES, WEIGHT, CounterAggregate, Window, encode
+from pstraining.runtime.telemetry.aggregation import (
+    METRIC,
+    SAMPLES,
+    WEIGHT,
+    CounterAggregate,
+    TermCounters,
+    Window,
+    encode,
+)
 from pstraining.runtime.telemetry.counters import Histogram, Traffic, WorkerCounters
 
 
@@ -17,6 +25,37 @@ def test_counters_are_added_over_workers_and_their_successors() -> None:
     tally.note([encode(1, {SAMPLES: 25}), encode(9, {SAMPLES: 5})])  # a new process of a worker
     assert tally.total[SAMPLES] == 60
     assert Window(tally).counted(SAMPLES) == 0
+
+
+def test_a_new_chief_whose_servers_came_back_empty_counts_from_its_term_on() -> None:
+    """A worker outlives the loss of the chief and the first server; its counters then have all that it has trained."""
+    worker = TermCounters()
+    worker.begin(1, lambda: {SAMPLES: 99.0})
+    assert worker.before == {}, "the process began under this term"
+    worker.begin(1, lambda: {SAMPLES: 500.0})
+    worker.begin(2, lambda: {SAMPLES: 1000.0, METRIC + "hits": 100.0, WEIGHT + "hits": 1000.0})
+    worker.begin(2, lambda: {SAMPLES: 1010.0})
+    tally = CounterAggregate()
+    tally.note([])
+    window = Window(tally)
+    counters = {SAMPLES: 1040.0, METRIC + "hits": 130.0, WEIGHT + "hits": 1040.0}
+    tally.note([encode(7, counters, before=worker.before)])
+    assert window.counted(SAMPLES) == 40
+    assert window.metrics() == {"hits": 30 / 40}
+    tally.note([encode(7, counters | {SAMPLES: 1050.0}, before=worker.before)])
+    assert window.counted(SAMPLES) == 50
+
+
+def test_reports_that_a_returning_member_still_has_count_once() -> None:
+    """A member that was cut off has the last reports from before; workers may have been replaced meanwhile."""
+    tally = CounterAggregate()
+    tally.note([])
+    tally.note([encode(1, {SAMPLES: 10}), encode(2, {SAMPLES: 10})])
+    tally.note([encode(5, {SAMPLES: 3}), encode(2, {SAMPLES: 30})])
+    tally.note([encode(1, {SAMPLES: 8}), encode(2, {SAMPLES: 10})])  # the former reports
+    assert tally.total[SAMPLES] == 10 + 3 + 30
+    tally.note([encode(5, {SAMPLES: 4}), encode(2, {SAMPLES: 31})])
+    assert tally.total[SAMPLES] == 10 + 4 + 31
 
 
 def test_metrics_are_means_over_the_samples_of_a_window() -> None:

@@ -8,7 +8,7 @@ Pure; importing it imports no TensorFlow.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 Counters = dict[str, float]
 
@@ -25,7 +25,13 @@ STATE = "state/"
 """Prefix of an index in the states of Keras' metrics: the sum of that number over batches."""
 
 
-def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "", order: str = "") -> str:
+def encode(
+    incarnation: int,
+    counters: Mapping[str, float],
+    outputs: str = "",
+    order: str = "",
+    before: Mapping[str, float] | None = None,
+) -> str:
     """Return a worker's report, without counters that are not finite.
 
     Args:
@@ -33,9 +39,29 @@ def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "", o
         counters: the process's counters.
         outputs: description of the model's outputs for Keras' metrics, see `model.training.training_metrics`.
         order: the splits of assigned data and their order as text, see `data.sources`; empty: the data is not assigned.
+        before: the counters when the process began to train under the chief's term; None: all were 0.
     """
-    finite = {name: value for name, value in counters.items() if math.isfinite(value)}
-    return json.dumps({"incarnation": incarnation, "counters": finite, "outputs": outputs, "order": order})
+    report = {"incarnation": incarnation, "counters": _finite(counters), "outputs": outputs, "order": order}
+    return json.dumps(report | ({"before": _finite(before)} if before else {}))
+
+
+def _finite(counters: Mapping[str, float]) -> Counters:
+    return {name: value for name, value in counters.items() if math.isfinite(value)}
+
+
+class TermCounters:
+    """A worker's counters when it began to train under the present chief's term."""
+
+    def __init__(self) -> None:
+        self._term: int | None = None
+        self.before: Counters = {}
+        """The counters; empty under the term in which the process began."""
+
+    def begin(self, term: int, count: Callable[[], Counters]) -> None:
+        """Note a session under a term. `count` returns the counters at present."""
+        if self._term not in (None, term):
+            self.before = count()
+        self._term = term
 
 
 class CounterAggregate:
@@ -43,6 +69,7 @@ class CounterAggregate:
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, Counters]] = {}
+        self._replaced = set[tuple[int, int]]()  # former processes, by index and incarnation
         self._begun = False
         self.total: Counters = {}
         """Counters of all workers since the first reports; earlier work does not count."""
@@ -62,15 +89,28 @@ class CounterAggregate:
                 continue
             report = json.loads(text)
             incarnation, counters = int(report["incarnation"]), dict(report["counters"])
+            if self._is_outdated(worker, incarnation, counters):
+                continue
             self.outputs = str(report["outputs"]) or self.outputs
             if self._begun and self._last.get(worker) != (incarnation, counters):  # of a process that is alive
                 self.orders[worker] = str(report.get("order", ""))
-            former, before = self._last.get(worker, (incarnation, {} if self._begun else counters))
+            # Servers that came back empty have no report of a worker's time under the former chief.
+            start = dict(report.get("before", {})) if self._begun else counters
+            former, before = self._last.get(worker, (incarnation, start))
             for name, value in counters.items():
                 known = before.get(name, 0.0) if former == incarnation else 0.0
                 self.total[name] = self.total.get(name, 0.0) + value - known
+            if former != incarnation:
+                self._replaced.add((worker, former))
             self._last[worker] = (incarnation, counters)
         self._begun = True
+
+    def _is_outdated(self, worker: int, incarnation: int, counters: Counters) -> bool:
+        """Return whether a report precedes the last one: a member that was cut off still has it when it returns."""
+        if (worker, incarnation) in self._replaced:
+            return True
+        last, known = self._last.get(worker, (incarnation, counters))
+        return last == incarnation and counters.get(SAMPLES, 0.0) < known.get(SAMPLES, 0.0)
 
 
 class Window:

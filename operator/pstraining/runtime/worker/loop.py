@@ -79,6 +79,7 @@ class Worker:
         self._updates = where.first[1]
         self._reports = StepReports(identity.worker)
         self._counters = counters or WorkerCounters()
+        self._term_counters = aggregation.TermCounters()
         self._carried, self._has_seeds = CarriedStates(store.model.carried), False
         self._in_session = False
         self._epochs, self._epoch = epochs or Epochs(), 0
@@ -181,6 +182,7 @@ class Worker:
         if self._session is None:
             self._begin_counting()
         self._session, self._outcome_unknown, self._resent = session, False, self._pending if resends else None
+        self._term_counters.begin(self._term(session), self._count)
         self._updates.start_session(session)
         self._counters.begin()
         self._in_session = True
@@ -353,9 +355,15 @@ class Worker:
         """Send a heartbeat with the worker's counters."""
         step, identity = self._store.model.step, self._identity
         with self._sending:
-            counters = self._counters.report(self._client.links.look(), step.metrics(), step.compiled.sums())
-            report = aggregation.encode(identity.incarnation, counters, step.compiled.outputs, self._order)
+            report = aggregation.encode(
+                identity.incarnation, self._count(), step.compiled.outputs, self._order, self._term_counters.before
+            )
             self._store.heartbeat(identity.worker, identity.incarnation, report)
+
+    def _count(self) -> aggregation.Counters:
+        """Return the process's counters."""
+        step = self._store.model.step
+        return self._counters.report(self._client.links.look(), step.metrics(), step.compiled.sums())
 
     def _deregister(self) -> None:
         """Deregister, so that the chief need not wait for the heartbeats to lapse; a lost server is ignored."""
