@@ -34,6 +34,14 @@ class LastFailure(ApiModel):
     count: int = Field(default=0, description="Failures of this replica so far.")
 
 
+class RefusedSize(ApiModel):
+    """Refusal of the role's new size by the API server, for its running pods."""
+
+    generation: int = Field(description="Generation of the spec whose size was refused. It is not requested again.")
+    reason: str = Field(description="ResizeRefused, or UpdateRefused if a template was refused.")
+    message: str = Field(description="Message of the API server, with the object's name.")
+
+
 class RoleStatus(ApiModel):
     """State of one role."""
 
@@ -46,6 +54,7 @@ class RoleStatus(ApiModel):
     restarts: int = Field(default=0, description="Number of replica restarts, for any reason.")
     summary: str = Field(default="", description="Ready and desired replicas, as ready/desired.")
     last_failure: LastFailure | None = None
+    refused_size: RefusedSize | None = None
 
 
 class ShardStatus(ApiModel):

@@ -7,7 +7,7 @@ from functools import cached_property
 from pstraining.api import names
 from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Reason
-from pstraining.api.status import StatusCondition
+from pstraining.api.status import RefusedSize, StatusCondition
 from pstraining.api.text import WHITESPACE, printable
 from pstraining.core import queue_messages, restarting, role_status
 from pstraining.core.actions import Create, Delete, Kind, Outcome, Outcomes, Replace, Resize, Verdict
@@ -86,6 +86,15 @@ class Situation:
     def refused_resize(self) -> Outcome | None:
         """The outcome of a resize that the API server has refused."""
         return next((o for o in self.refusals if _is_resize(o)), None)
+
+    @cached_property
+    def refused_sizes(self) -> dict[str, RefusedSize]:
+        """The refusals of sizes that still hold, by role, without those of growths, which are withdrawn."""
+        if self.end is not None or self.suspended:
+            return {}
+        refused = self.refused_resize
+        is_growth = refused is not None and autoscaling.takes_back(self.facts, refused)
+        return resizing.refusals(self.facts, None if is_growth else refused)
 
     @cached_property
     def sizings(self) -> list[RoleSizing]:
@@ -184,12 +193,9 @@ def _resizing(situation: Situation) -> Iterator[ConditionUpdate]:
     if situation.end is not None or situation.suspended:
         yield from _withdrawn(situation, Condition.RESIZING)
         return
-    refused = situation.refused_resize
     if any(isinstance(o.action, Replace) and o.action.kind is Kind.STATEFUL_SET for o in situation.refusals):
         return  # the condition Updating reports it
-    if refused is not None and autoscaling.takes_back(situation.facts, refused):
-        refused = None
-    progress = resizing.progress(situation.facts, situation.stored(Condition.RESIZING), refused)
+    progress = resizing.progress(situation.facts, situation.stored(Condition.RESIZING), situation.refused_sizes)
     if progress is not None:
         yield ConditionUpdate(Condition.RESIZING, *progress)
 

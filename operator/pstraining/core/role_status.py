@@ -1,9 +1,11 @@
 """The state of each role: the numbers in status."""
 
+from collections.abc import Mapping
+
 from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.packed_records import numbers, ranges
-from pstraining.api.status import RoleStatus
+from pstraining.api.status import RefusedSize, RoleStatus
 from pstraining.core.facts import Facts
 from pstraining.core.policies import clean_up, success
 from pstraining.core.policies.resharding import ReshardingStep
@@ -12,19 +14,21 @@ from pstraining.core.snapshot import Pod
 _NONE: frozenset[int] = frozenset()
 
 
-def role_statuses(facts: Facts, end: Condition | None) -> dict[str, RoleStatus]:
+def role_statuses(facts: Facts, end: Condition | None, refused: Mapping[str, RefusedSize]) -> dict[str, RoleStatus]:
     """Return the status of every role that the job has.
 
     Args:
         facts: the facts of this pass.
         end: how the job has ended, because its running pods are then about to be deleted.
+        refused: the refusals of sizes that still hold, by role.
     """
     job, stored = facts.job, facts.status
     old = {names.PS: stored.ps, names.WORKER: stored.worker, names.CHIEF: stored.chief}
     if job.spec.evaluator.enabled:
         old[names.EVALUATOR] = stored.evaluator or RoleStatus()
     ready, succeeded = _ready(facts), _succeeded(facts, has_ended=end is not None)
-    return {role: _role_status(facts, role, end, ready[role], succeeded[role], before) for role, before in old.items()}
+    found = {role: _role_status(facts, role, end, ready[role], succeeded[role], old[role]) for role in old}
+    return {role: status.model_copy(update={"refused_size": refused.get(role)}) for role, status in found.items()}
 
 
 def _role_status(

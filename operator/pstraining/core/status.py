@@ -62,7 +62,7 @@ def next_status(facts: Facts | Unreadable, outcomes: Outcomes) -> dict[str, Any]
 
 def _status(situation: Situation) -> PSTrainingJobStatus:
     facts, stored, end = situation.facts, situation.facts.status, situation.end
-    roles = role_statuses(facts, None if end is None else end.condition)
+    roles = role_statuses(facts, None if end is None else end.condition, situation.refused_sizes)
     updated, shards = conditions(situation), shard_statuses(facts)
     start = None if situation.suspended else _started(facts)
     return PSTrainingJobStatus(

@@ -76,6 +76,30 @@ def test_a_refused_size_is_not_requested_again_while_a_worker_is_replaced() -> N
     assert message.endswith("memory limits cannot be decreased. Workers get it by a restart, one at a time.")
 
 
+@pytest.mark.parametrize("refused", [["ps"], ["chief"], ["ps", "worker"], ["chief", "ps"]])
+def test_a_refused_size_of_one_role_does_not_hold_back_the_others(refused: list[str]) -> None:
+    world = sized()
+    why = f"{POD} exceeded quota: team"
+    world.refuse = lambda a: why if isinstance(a, Resize) and a.name.split("-")[1] in refused else ""
+    world.edit({role: {"resources": LARGE} for role in ("ps", "worker", "chief")})
+    world.settle()
+    found = {role: set(memory(world, role)) for role in ("ps", "worker", "chief")}
+    assert found == {role: {None if role in refused else "4Gi"} for role in found}
+    assert report(world) == ("False", "ResizeRefused")
+    message = world.condition("Resizing")["message"]
+    assert all(message.count(f"The new size of Pod digits-{role}-") == 1 for role in refused)
+    assert requests(world, 4) == 0
+    assert not world.plan().actions
+    assert world.job is not None
+    recorded = {role for role in found if "refusedSize" in world.job["status"][role]}
+    assert recorded == set(refused)
+    world.refuse = None
+    world.edit({})
+    world.settle()
+    assert {size for role in found for size in memory(world, role)} == {"4Gi"}, "each change of the spec tries again"
+    assert not any("refusedSize" in world.job["status"][role] for role in found)
+
+
 @pytest.mark.parametrize("refused", ["chief", ""])
 def test_memory_grows_although_the_size_of_another_role_is_refused(refused: str) -> None:
     world = growing()

@@ -17,12 +17,13 @@ a shard with hot standbys one member is resized at a time.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, auto
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
-from pstraining.api.status import StatusCondition
+from pstraining.api.status import RefusedSize, RoleStatus, StatusCondition
+from pstraining.api.text import WHITESPACE, printable
 from pstraining.core.actions import Action, Delete, Kind, Manifest, Outcome, Replace, Resize
 from pstraining.core.facts import Facts
 from pstraining.core.policies import durability, grown_sizes
@@ -152,26 +153,47 @@ def replacements(facts: Facts, render: Callable[[int], Manifest]) -> Iterator[Ac
             yield Replace(child.kind, child.name, child.uid, parts, Reason.SPEC_CHANGED)
 
 
-def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | None) -> tuple[bool, str, str] | None:
+def refusals(facts: Facts, refused: Outcome | None) -> dict[str, RefusedSize]:
+    """Return the refusals of sizes that hold after this pass, by role. The sizes of other roles are still requested.
+
+    A refusal holds until the spec changes, or all pods of the role have its size.
+
+    Args:
+        facts: the facts of this pass.
+        refused: the outcome of a resize that the API server has refused.
+    """
+    unfit = {pod.role for pod in _unfit(facts)}
+    found = {}
+    for role in names.ROLES:
+        stored = _stored_refusal(facts, role)
+        if stored is not None and (role in unfit or not facts.snapshot.pods_of(role)):
+            found[role] = stored
+    if refused is not None:
+        action = refused.action
+        uid = action.uid if isinstance(action, Resize) else ""
+        pod = next((p for p in facts.snapshot.pods if p.uid == uid), None)
+        message = f"The new size of {action.kind} {action.name} was refused: {refused.message}"
+        if pod is not None and _OF_NEW_PODS_TOO.search(refused.message) is None and _is_replaceable(facts, pod):
+            message = f"{message.removesuffix('.')}. Workers get it by a restart, one at a time."
+        reason = Reason.RESIZE_REFUSED if isinstance(action, Resize) else Reason.UPDATE_REFUSED
+        known = RefusedSize(generation=facts.snapshot.generation, reason=reason, message=printable(message, WHITESPACE))
+        found[names.WORKER if pod is None else pod.role] = known
+    return found
+
+
+def progress(
+    facts: Facts, stored: StatusCondition | None, refused: Mapping[str, RefusedSize]
+) -> tuple[bool, str, str] | None:
     """Return the condition Resizing of a job that does not end or stop; None if it does not change.
 
     Args:
         facts: the facts of this pass.
         stored: the condition as stored.
-        refused: the outcome of a resize that the API server has refused.
+        refused: the refusals that hold after this pass, by role.
     """
-    if refused is not None:
-        action = refused.action
-        reason = Reason.RESIZE_REFUSED if isinstance(action, Resize) else Reason.UPDATE_REFUSED
-        message = f"The new size of {action.kind} {action.name} was refused: {refused.message}"
-        is_of_running_pods = isinstance(action, Resize) and _OF_NEW_PODS_TOO.search(refused.message) is None
-        if is_of_running_pods and any(_is_replaceable(facts, p) for p in facts.snapshot.pods if p.name == action.name):
-            message = f"{message.removesuffix('.')}. Workers get it by a restart, one at a time."
-        return False, reason, message
+    if standing := [refused[role] for role in names.ROLES if role in refused]:
+        return False, standing[0].reason, " ".join(found.message for found in standing)
     unfit = _unfit(facts)
-    if unfit and stored is not None and stays_refused(stored, facts.snapshot.generation):
-        # Without this memory the size would be requested again, whatever other pods wait for.
-        return False, stored.reason, stored.message
     under_way = [pod for pod in facts.snapshot.pods if pod.resize in _UNDER_WAY and not pod.deleting]
     if not unfit and not under_way:
         return None if stored is None else (False, Reason.RESIZED, "")
@@ -277,11 +299,18 @@ def _sets_have_size(facts: Facts) -> bool:
     return all(template_size(c.manifest) in ("", wanted) for c in facts.snapshot.of_kind(Kind.STATEFUL_SET))
 
 
-def _refused(facts: Facts, role: str) -> StatusCondition | None:
-    """Return the condition of a refusal that still holds for a role, because the spec has not changed since."""
-    kinds = (Condition.RESIZING, Condition.UPDATING) if role == names.PS else (Condition.RESIZING,)
-    found = (c for c in facts.status.conditions if c.type in kinds)
-    return next((c for c in found if stays_refused(c, facts.snapshot.generation)), None)
+def _refused(facts: Facts, role: str) -> RefusedSize | StatusCondition | None:
+    """Return the refusal that still holds for a role, because the spec has not changed since."""
+    if (found := _stored_refusal(facts, role)) is not None or role != names.PS:
+        return found
+    updating = (c for c in facts.status.conditions if c.type == Condition.UPDATING)
+    return next((c for c in updating if stays_refused(c, facts.snapshot.generation)), None)
+
+
+def _stored_refusal(facts: Facts, role: str) -> RefusedSize | None:
+    status: RoleStatus | None = getattr(facts.status, role)
+    found = None if status is None else status.refused_size
+    return found if found is not None and found.generation == facts.snapshot.generation else None
 
 
 def _has_begun(stored: StatusCondition | None) -> bool:
