@@ -23,7 +23,7 @@ _SECONDS: Final = len("2026-01-01T00:00:00")
 Object = Mapping[str, Any]
 
 
-class _Refusal(NamedTuple):
+class _FailedCreate(NamedTuple):
     message: str
     moment: str
     """When the event was last seen; empty if it does not tell."""
@@ -39,8 +39,8 @@ class FailedCreates:
     """The newest message of each workload, by its namespace and uid."""
 
     def __init__(self) -> None:
-        self._ours: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()
-        self._others: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()
+        self._ours: OrderedDict[tuple[str, str], _FailedCreate] = OrderedDict()
+        self._others: OrderedDict[tuple[str, str], _FailedCreate] = OrderedDict()
 
     def observed(self, event: Object, *, is_ours: bool) -> bool:
         """Record an event from the watch.
@@ -58,7 +58,7 @@ class FailedCreates:
             return False
         # An event is in the namespace of the object that it names, even if the object's own field has another one.
         key = (str((event.get("metadata") or {}).get("namespace")), uid)
-        known, found = self._get(key), _Refusal(message, moment(event)[:_SECONDS])
+        known, found = self._get(key), _FailedCreate(message, moment(event)[:_SECONDS])
         if known is not None and found.moment < known.moment:
             return False
         self._forget(key)
@@ -92,7 +92,7 @@ class FailedCreates:
                     self._forget(key)
         return {key[1]: refusal.message for key, refusal in found.items()}
 
-    def _get(self, key: tuple[str, str]) -> _Refusal | None:
+    def _get(self, key: tuple[str, str]) -> _FailedCreate | None:
         return self._ours.get(key, self._others.get(key))
 
     def _forget(self, key: tuple[str, str]) -> None:
