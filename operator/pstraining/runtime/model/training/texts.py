@@ -11,7 +11,7 @@ from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.tensor import Batch, Tensor
 
 PARTS: Final = ("x", "y", "sample_weight")
-"""Names of the parts of a batch that is a tuple."""
+"""Names of the parts of a batch that is a tuple or a list."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def _place(tensor: Tensor, batch: Batch) -> str:
     """Return the part of a batch from which a tensor is made, such as x['country']."""
     paths: dict[int, str] = {}
     for path, part in keras.tree.flatten_with_path(batch):
-        is_named = isinstance(batch, tuple) and path[0] < len(PARTS)
+        is_named = isinstance(batch, tuple | list) and path[0] < len(PARTS)
         name, keys = (PARTS[path[0]], path[1:]) if is_named else ("a part", path)
         text = name + "".join(f"[{key!r}]" for key in keys)
         paths |= {id(inner): text for inner in tf.nest.flatten(part, expand_composites=True)}
