@@ -342,7 +342,7 @@ def test_the_first_batches_of_a_generator_are_checked_and_evaluated(client: Any)
     """The job failed at the first validation, or for `evaluate` after all training, after hours."""
     from pstraining.runtime.chief.refusals import check_all
     from pstraining.runtime.chief.reports.evaluable import check_evaluable
-    from pstraining.runtime.data.validation import Kept
+    from pstraining.runtime.data.validation import KeptData
     from pstraining.runtime.errors import FinalError
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.training.objective import Objective
@@ -360,7 +360,7 @@ def test_the_first_batches_of_a_generator_are_checked_and_evaluated(client: Any)
             return iter(self.found)
 
     def check(make: Any) -> Any:
-        kept = Kept(make)
+        kept = KeptData(make)
         check_evaluable(model, check_all([], Validation(kept), None), "/device:CPU:0")
         return kept
 

@@ -21,7 +21,7 @@ from pstraining.runtime.config.settings import (
 )
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.data.total_updates import total_updates
-from pstraining.runtime.data.validation import Kept, Validation
+from pstraining.runtime.data.validation import KeptData, Validation
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
@@ -336,7 +336,7 @@ class Trainer:
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal
         callbacks = refusals.created(self._callbacks)
-        evaluate = Kept.of(client.on_cpu(self._evaluate))
+        evaluate = KeptData.of(client.on_cpu(self._evaluate))
         validation = self._validation.called_by(client.on_cpu) if self._validation else None
         specs = refusals.check_all(callbacks, validation, evaluate)
         options = ChiefOptions(

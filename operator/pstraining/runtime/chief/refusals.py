@@ -14,7 +14,7 @@ from typing import Final
 import keras
 
 from pstraining.runtime.data.batches import check_batches, first_batches, is_empty, repeats_forever, types_of
-from pstraining.runtime.data.validation import Kept, Validation
+from pstraining.runtime.data.validation import KeptData, Validation
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.errors import KERAS, is_raised_by, is_refusal_of_keras, refusing_repeated_errors
 from pstraining.runtime.model.overrides import lacks_loss
@@ -244,8 +244,8 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
             raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
     try:
         with refusing_repeated_errors(f"{argument}: the model cannot be evaluated"), noting_long(argument):
-            first = first_batches(found) if isinstance(data, Kept) else None
-            if isinstance(data, Kept) and first is not None:
+            first = first_batches(found) if isinstance(data, KeptData) else None
+            if isinstance(data, KeptData) and first is not None:
                 data.keep(first, found)
                 _check_not_empty(argument, first)
             return types_of(found if first is None else first)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pstraining.runtime.model.tensor import Batch, Dataset
 
 
-class Kept:
+class KeptData:
     """A function that creates data to evaluate, such as a generator, whose first batches are read before training.
 
     The first evaluation gets the data that was read, with these batches, since a generator cannot be read again.
@@ -21,7 +21,7 @@ class Kept:
         self._kept: Iterator[Batch] | None = None
 
     @classmethod
-    def of(cls, make: Callable[[], Dataset] | None) -> "Kept | None":
+    def of(cls, make: Callable[[], Dataset] | None) -> "KeptData | None":
         """Return such a function; None for none."""
         return None if make is None else cls(make)
 
@@ -52,4 +52,4 @@ class Validation:
 
     def called_by(self, wrap: Callable[[Callable[[], Dataset]], Callable[[], Dataset] | None]) -> "Validation":
         """Return the same validation, whose dataset is created inside another function."""
-        return replace(self, data=Kept(wrap(self.data) or self.data))
+        return replace(self, data=KeptData(wrap(self.data) or self.data))

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, TrackerMissingError, newer
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run as MlflowEntity
 
 ENV_URI: Final = "MLFLOW_TRACKING_URI"
 TAG: Final = "pstraining.job_uid"
@@ -77,7 +80,7 @@ def _only(points: Iterable[TrackedPoint], is_kept: Callable[[str], bool]) -> lis
     ]
 
 
-def _last_steps(run: Any) -> dict[str, int]:
+def _last_steps(run: "MlflowEntity") -> dict[str, int]:
     """Return the last step of each metric of a run, which has them without further requests.
 
     The run's message has the metrics with their steps; `run.data.metrics` has the values alone.
