@@ -10,6 +10,7 @@ from tests.support.refused import edit, simple
 
 POD = "spec.worker.template.spec"
 VOLUME = [{"name": "v", "emptyDir": {}}]
+OWN_NAME = {"fieldRef": {"fieldPath": "metadata.name"}}
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 APART = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
@@ -313,7 +314,7 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.containers", probe("tf")),
         (f"{POD}.containers", probe(2222)),
         (f"{POD}.containers", probe("http", {"name": "http", "containerPort": 80, "hostPort": 0, "protocol": "TCP"})),
-        (f"{POD}.containers", main(env=[{"name": "my.var-1 x"}, {"name": "A", "value": "", "valueFrom": {}}])),
+        (f"{POD}.containers", main(env=[{"name": "my.var-1 x"}, {"name": "A", "value": "", "valueFrom": OWN_NAME}])),
         (
             f"{POD}.containers",
             [*main(), {**main()[0], "name": "b", "ports": [{"containerPort": 2230, "protocol": "UDP"}]}],

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, Final
 
 from pstraining.api.values import path_of
@@ -37,6 +38,13 @@ _LEAST: Final = 2**20
 _ONE_POD: Final = "ReadWriteOncePod"
 _ACTIONS: Final = ("exec", "httpGet", "tcpSocket")
 """Actions of both probes and hooks, which have one."""
+_REFERENCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef")
+"""Sources of the value of a variable."""
+_ABSENCE: Final = ("Exists", "DoesNotExist")
+_OF_LABELS: Final = ("In", "NotIn", *_ABSENCE)
+"""Operators of label selectors. Those of nodes have two more."""
+_AMOUNT: Final = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
+_ZEROS: Final = re.compile(r"\b0+(?=\d)")
 _DEVICE: Final = re.compile(r"hugepages-.+|.+/.+")
 """Resources that are not overcommitted: a request equals the limit."""
 
@@ -109,27 +117,65 @@ def _wrong_key(rule: str, name: str) -> str:
 def _wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the fields of one mapping that contradict each other, each with its problem."""
     if rule.endswith(("containers.#", "initContainers.#")):
-        ports = Counter(port.get("name") for port in value.get("ports") or ())
-        yield from (("ports", f"has the name {name} twice") for name, times in ports.items() if name and times > 1)
-        if rule.endswith("initContainers.#") and value.get("restartPolicy") != "Always":
-            ends = "cannot be set: the container ends before the program starts (sidecars have restartPolicy: Always)"
-            yield from ((name, ends) for name in value if name == "lifecycle" or name.endswith("Probe"))
+        yield from _wrong_container(value, ends=rule.endswith("initContainers.#"))
     elif rule.endswith(("Probe", "postStart", "preStop")):
-        ways = (*_ACTIONS, "grpc" if rule.endswith("Probe") else "sleep")
-        given = [name for name in ways if name in value]
-        if not given:
-            yield ways[0], f"is required, or {', '.join(ways[1:-1])} or {ways[-1]}"
-        yield from ((name, f"excludes {given[0]}") for name in given[1:])
+        yield from _wrong_handler(rule, value)
     elif rule.endswith("tolerations.#"):
         yield from _wrong_toleration(value)
     elif rule.endswith("env.#") and value.get("value") and "valueFrom" in value:
         yield "valueFrom", "excludes value"
+    elif rule.endswith(("env.#.valueFrom", "envFrom.#")):
+        yield from _wrong_source(value, ("configMapRef", "secretRef") if rule.endswith("#") else _REFERENCES)
+    elif rule.endswith(("matchExpressions.#", "matchFields.#")):
+        yield from _wrong_requirement(value)
     elif rule.endswith("volumes.#") and len(sources := [name for name in value if name != "name"]) > 1:
         yield sources[1], f"excludes {sources[0]}: a volume has one source"
     elif rule.endswith("resources"):
         yield from _wrong_amounts(value)
     elif "accessModes" in value:
         yield from _wrong_claim(value)
+    needed = next((name for ends, name in _REQUIRED.items() if rule.endswith(ends)), None)
+    if needed is not None and not value.get(needed):
+        yield needed, "is required, and not empty"
+
+
+def _wrong_container(container: Mapping[str, Any], *, ends: bool) -> Iterator[tuple[str, str]]:
+    """Yield ports of one name, and what an init container that ends cannot have."""
+    ports = Counter(port.get("name") for port in container.get("ports") or ())
+    yield from (("ports", f"has the name {name} twice") for name, times in ports.items() if name and times > 1)
+    if ends and container.get("restartPolicy") != "Always":
+        why = "cannot be set: the container ends before the program starts (sidecars have restartPolicy: Always)"
+        yield from ((name, why) for name in container if name == "lifecycle" or name.endswith("Probe"))
+
+
+def _wrong_handler(rule: str, handler: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a missing action of a probe or a hook, each further one, and successes that a probe cannot demand."""
+    ways = (*_ACTIONS, "grpc" if rule.endswith("Probe") else "sleep")
+    given = [name for name in ways if name in handler]
+    if not given:
+        yield ways[0], f"is required, or {', '.join(ways[1:-1])} or {ways[-1]}"
+    yield from ((name, f"excludes {given[0]}") for name in given[1:])
+    if rule.endswith(("livenessProbe", "startupProbe")) and handler.get("successThreshold") not in (None, 0, 1):
+        yield "successThreshold", f"must be 1, is {handler['successThreshold']}"
+
+
+def _wrong_source(value: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield a missing source of variables, and each further one."""
+    if not value.keys() - {"prefix"}:
+        yield known[0], f"is required, or {' or '.join(known[1:])}"
+    given = [name for name in known if name in value]
+    yield from ((name, f"excludes {given[0]}") for name in given[1:])
+
+
+def _wrong_requirement(requirement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield values that the operator of a selector does not have, or lacks."""
+    operator, values = requirement.get("operator"), requirement.get("values") or ()
+    if operator in ("In", "NotIn") and not values:
+        yield "values", f"is required with operator {operator}"
+    elif operator in _ABSENCE and values:
+        yield "values", f"must be empty with operator {operator}"
+    elif operator in ("Gt", "Lt") and len(values) != 1:
+        yield "values", f"must have one number with operator {operator}"
 
 
 def _wrong_toleration(toleration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -219,6 +265,43 @@ def _key(value: Any) -> str:
     return "" if fits else f"must be the key of a label, NAME or PREFIX/NAME, is {value!r}"
 
 
+def _key_or_empty(value: Any) -> str:
+    return "" if value == "" else _key(value)
+
+
+def _image(value: Any) -> str:
+    return "" if value == value.strip() else f"must not begin or end with a space, is {value!r}"
+
+
+def _mode(value: Any) -> str:
+    if not isinstance(value, int) or 0 <= value <= 0o777:
+        return ""
+    octal = re.fullmatch("[0-7]{3}", str(value))
+    return f"must be at most 511 (octal 0777), is {value}" + (f"; did you mean 0{value}?" if octal else "")
+
+
+def _amount(value: Any) -> str:
+    return "" if _AMOUNT.fullmatch(value) else f"must be an amount such as limits.cpu or requests.memory, is {value!r}"
+
+
+def _ip(value: Any) -> str:
+    try:
+        ip_address(_ZEROS.sub("", value))
+    except ValueError:
+        return f"must be an IP address, is {value!r}"
+    return ""
+
+
+def _host_path(value: Any) -> str:
+    fits = value and ".." not in value.split("/")
+    return "" if fits else f"must be a path without .., is {value!r}"
+
+
+def _sub_path(value: Any) -> str:
+    fits = not value.startswith("/") and ".." not in value.split("/")
+    return "" if fits else f"must be a relative path without .., is {value!r}"
+
+
 _name: Final = _text(_DNS, 63, "lower-case letters, digits and '-'")
 wrong_namespace: Final = _name
 """Returns the problem of a namespace's name, or an empty text."""
@@ -232,6 +315,16 @@ def _port_or_name(value: Any) -> str:
     return _port(value) or _port_name(value)
 
 
+_not_negative: Final = _number(0, 2**31 - 1)
+_positive: Final = _number(1, 2**31 - 1)
+_of_labels: Final = _one_of(*_OF_LABELS)
+_of_nodes: Final = _one_of(*_OF_LABELS, "Gt", "Lt")
+_REQUIRED: Final[Mapping[tuple[str, ...], str]] = {
+    ("volumes.#.configMap", "volume.configMap", "sources.#.configMap", "sources.#.secret"): "name",
+    ("volumes.#.secret", "volume.secret"): "secretName",
+    ("nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",): "nodeSelectorTerms",
+}
+"""A field that must not be empty, by the ends of its mapping's path."""
 _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "metadata.namespace": _text(f"({_DNS})?", 63, "lower-case letters, digits and '-'"),
     "labels.*": _value,
@@ -248,6 +341,28 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "tcpSocket.port": _port_or_name,
     "env.#.name": _text(r"[ -<>-~]+", 32768, "printable characters without '='"),
     "fieldRef.fieldPath": _field,
+    "containers.#.image": _image,
+    "initContainers.#.image": _image,
+    "resourceFieldRef.resource": _amount,
+    **dict.fromkeys(("initialDelaySeconds", "periodSeconds", "timeoutSeconds"), _not_negative),
+    **dict.fromkeys(("successThreshold", "failureThreshold"), _not_negative),
+    **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _not_negative),
+    "fsGroupChangePolicy": _one_of("OnRootMismatch", "Always"),
+    "seccompProfile.type": _one_of("RuntimeDefault", "Unconfined", "Localhost"),
+    "terminationMessagePolicy": _one_of("File", "FallbackToLogsOnError"),
+    "spec.preemptionPolicy": _one_of("PreemptLowerPriority", "Never"),
+    "hostAliases.#.ip": _ip,
+    "hostPath.path": _host_path,
+    "volumeMounts.#.subPath": _sub_path,
+    "defaultMode": _mode,
+    "items.#.mode": _mode,
+    "maxSkew": _positive,
+    "preferredDuringSchedulingIgnoredDuringExecution.#.weight": _number(1, 100),
+    "labelSelector.matchExpressions.#.operator": _of_labels,
+    "namespaceSelector.matchExpressions.#.operator": _of_labels,
+    "nodeSelectorTerms.#.matchExpressions.#.operator": _of_nodes,
+    "preference.matchExpressions.#.operator": _of_nodes,
+    "tolerations.#.key": _key_or_empty,
     "limits.*": _quantity,
     "requests.*": _quantity,
     "emptyDir.sizeLimit": _quantity,
