@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.support.servers import SPREAD, Rig, batches, small
 from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
+from tests.training.test_runtime_logs import leading, still
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
 SMALL = {"workers": 1, "ps": 1}
@@ -161,6 +163,28 @@ def test_the_next_chief_continues_the_current_epoch(folder: Path, monkeypatch: p
     assert numbers[-1] == 7
     begins = [line["epoch"] for line in fit_program.notes(folder, "epoch_begin") if line["term"] == 2]
     assert begins[0] >= 2, "it does not start again"
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_first_epoch_of_the_next_chief_has_its_own_losses(client: Any, *, restored: bool) -> None:
+    """Workers may have trained whole epochs without a chief, whose losses nobody has taken from the servers."""
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Ends, Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    kept = [(900.0, 100.0), (20.0, 10.0)]
+    admin = leading(Model(small, still, Objective("sparse_categorical_crossentropy")))
+    admin.take_losses = lambda: kept.pop(0)
+    counters, fit = ChiefCounters(), FitOptions(Epochs(10, 4))
+    reporter = TrainingReporter(lambda: admin, fit, counters, steps=40, total=40)
+    if restored:  # a restore has the losses of this chief's time only
+        reporter.restored()
+    reporter.begin(25)
+    reporter._end_epoch(Ends(fit.epochs, 25), 1, 30, lambda: pytest.fail("no callback needs the state"), None)
+    reporter._drain(lambda: time.sleep(0.01))
+    assert counters.scalars["loss"] == (9.0 if restored else 2.0)
 
 
 @in_soak

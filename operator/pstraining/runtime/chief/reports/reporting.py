@@ -121,6 +121,7 @@ class TrainingReporter:
             model, client.compute, fit.callbacks, fit.validation, self._note_epoch, optimizer_steps=steps_of
         )
         self._watch: Ends | None = None
+        self._has_restored = False  # whether this chief has put the state on the servers
         self._done = 0  # steps or splits in the last state
         self._monitors_checked = False
         self._waiting_since: float | None = None  # when an epoch had ended whose metrics are not reported yet
@@ -148,6 +149,8 @@ class TrainingReporter:
         """Start reporting at `done` steps or splits, and this step; not called once training is over."""
         if self._watch is None:
             self._aggregate.note(self._admin.reports())
+            if not self._has_restored:  # like the workers' counts, losses under a former chief are not of this epoch
+                self._admin.take_losses()
             self._watch = Ends(self._fit.epochs, done)
             epochs = self._fit.epochs
             if self._ends.wants_state:
@@ -156,6 +159,7 @@ class TrainingReporter:
 
     def restored(self) -> None:
         """Handle a restore, which sets the program's learning rate on the servers; local optimizers keep theirs."""
+        self._has_restored = True
         if not self._fit.local_optimizers:
             self._rates_there = None
 
