@@ -354,7 +354,10 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
             f"{POD}.initContainers",
             [{**main()[0], "name": "i", "restartPolicy": "Always", "startupProbe": {"grpc": {"port": 1}}}],
         ),
-        (f"{POD}.containers", main(lifecycle={"preStop": {"sleep": {"seconds": 5}}})),
+        (
+            POD,
+            {"containers": main(lifecycle={"preStop": {"sleep": {"seconds": 5}}}), "terminationGracePeriodSeconds": 60},
+        ),
         (f"{POD}.volumes", [{"name": "v"}]),
         (f"{POD}.tolerations", [{"operator": "Exists", "effect": ""}]),
         ("spec.worker.template.metadata", {"labels": {"a.b/c_D": "X-1.y", "e": ""}, "annotations": {"A.b/C": "x y"}}),
