@@ -1,6 +1,6 @@
 """Fields of pods that every API server rejects: selectors, probes, sources of variables and volumes, modes and ids."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -32,66 +32,67 @@ def probes(**fields: Any) -> list[Any]:
     return main(livenessProbe={"exec": {"command": ["a"]}, **fields})
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("containers", [{**main()[0], "image": "my/image:1 "}], "image: must not begin or end with a space"),
-        (
-            "affinity",
-            nodes(operator="in", values=["a"]),
-            f"{TERMS}[0].matchExpressions[0].operator: must be one of In,",
-        ),
-        ("affinity", nodes(operator="In"), "matchExpressions[0].values: is required with operator In"),
-        ("affinity", nodes(operator="Exists", values=["a"]), "values: must be empty with operator Exists"),
-        ("affinity", nodes(operator="Gt", values=["1", "2"]), "values: must have one number with operator Gt"),
-        (
-            "affinity",
-            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
-            f"{TERMS}: is required, and not empty",
-        ),
-        ("affinity", apart(0, operator="Exists"), "weight: must be at least 1 and at most 100, is 0"),
-        (
-            "affinity",
-            apart(1, operator="Gt", values=["1"]),
-            "operator: must be one of In, NotIn, Exists, DoesNotExist,",
-        ),
-        ("topologySpreadConstraints", [{**SPREAD, "maxSkew": 0}], "maxSkew: must be at least 1"),
-        ("tolerations", [{"key": "a b"}], "tolerations[0].key: must be the key of a label"),
-        ("hostAliases", [{"ip": "localhost", "hostnames": ["a"]}], "hostAliases[0].ip: must be an IP address"),
-        ("preemptionPolicy", "never", "preemptionPolicy: must be one of PreemptLowerPriority, Never"),
-        ("securityContext", {"runAsUser": -1}, "runAsUser: must be at least 0"),
-        ("securityContext", {"seccompProfile": {"type": "Default"}}, "seccompProfile.type: must be one of"),
-        (
-            "containers",
-            main(terminationMessagePolicy="Logs"),
-            "terminationMessagePolicy: must be one of File, Fallback",
-        ),
-        ("containers", probes(periodSeconds=-1), "livenessProbe.periodSeconds: must be at least 0"),
-        ("containers", probes(successThreshold=2), "livenessProbe.successThreshold: must be 1, is 2"),
-        ("containers", main(envFrom=[{"prefix": "A_"}]), "envFrom[0].configMapRef: is required, or secretRef"),
-        (
-            "containers",
-            main(envFrom=[{"configMapRef": {"name": "a"}, "secretRef": {"name": "b"}}]),
-            "envFrom[0].secretRef: excludes configMapRef",
-        ),
-        ("containers", variable(), "env[0].valueFrom.fieldRef: is required, or resourceFieldRef or"),
-        ("containers", variable(resourceFieldRef={"resource": "cpu"}), "must be an amount such as limits.cpu"),
-        ("volumes", [{"name": "v", "configMap": {}}], "volumes[0].configMap.name: is required, and not empty"),
-        ("volumes", [{"name": "v", "secret": {"name": "s"}}], "volumes[0].secret.secretName: is required"),
-        (
-            "volumes",
-            [{"name": "v", "projected": {"sources": [{"secret": {"optional": True}}]}}],
-            "volumes[0].projected.sources[0].secret.name: is required",
-        ),
-        ("volumes", [{"name": "v", "hostPath": {"path": "/a/../b"}}], "hostPath.path: must be a path without .."),
-        ("volumes", [{"name": "v", "secret": {"secretName": "s", "defaultMode": 600}}], "is 600; did you mean 0600?"),
-        (
-            "volumes",
-            [{"name": "v", "configMap": {"name": "c", "items": [{"key": "a", "path": "b", "mode": 999}]}}],
-            "items[0].mode: must be at most 511 (octal 0777), is 999",
-        ),
-    ],
-)
+REFUSED: Final[list[tuple[str, Any, str]]] = [
+    ("containers", [{**main()[0], "image": "my/image:1 "}], "image: must not begin or end with a space"),
+    (
+        "affinity",
+        nodes(operator="in", values=["a"]),
+        f"{TERMS}[0].matchExpressions[0].operator: must be one of In,",
+    ),
+    ("affinity", nodes(operator="In"), "matchExpressions[0].values: is required with operator In"),
+    ("affinity", nodes(operator="Exists", values=["a"]), "values: must be empty with operator Exists"),
+    ("affinity", nodes(operator="Gt", values=["1", "2"]), "values: must have one number with operator Gt"),
+    (
+        "affinity",
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+        f"{TERMS}: is required, and not empty",
+    ),
+    ("affinity", apart(0, operator="Exists"), "weight: must be at least 1 and at most 100, is 0"),
+    (
+        "affinity",
+        apart(1, operator="Gt", values=["1"]),
+        "operator: must be one of In, NotIn, Exists, DoesNotExist,",
+    ),
+    ("topologySpreadConstraints", [{**SPREAD, "maxSkew": 0}], "maxSkew: must be at least 1"),
+    ("tolerations", [{"key": "a b"}], "tolerations[0].key: must be the key of a label"),
+    ("hostAliases", [{"ip": "localhost", "hostnames": ["a"]}], "hostAliases[0].ip: must be an IP address"),
+    ("preemptionPolicy", "never", "preemptionPolicy: must be one of PreemptLowerPriority, Never"),
+    ("securityContext", {"runAsUser": -1}, "runAsUser: must be at least 0"),
+    ("securityContext", {"seccompProfile": {"type": "Default"}}, "seccompProfile.type: must be one of"),
+    (
+        "containers",
+        main(terminationMessagePolicy="Logs"),
+        "terminationMessagePolicy: must be one of File, Fallback",
+    ),
+    ("containers", probes(periodSeconds=-1), "livenessProbe.periodSeconds: must be at least 0"),
+    ("containers", probes(successThreshold=2), "livenessProbe.successThreshold: must be 1, is 2"),
+    ("containers", main(envFrom=[{"prefix": "A_"}]), "envFrom[0].configMapRef: is required, or secretRef"),
+    (
+        "containers",
+        main(envFrom=[{"configMapRef": {"name": "a"}, "secretRef": {"name": "b"}}]),
+        "envFrom[0].secretRef: excludes configMapRef",
+    ),
+    ("containers", variable(), "env[0].valueFrom.fieldRef: is required, or resourceFieldRef or"),
+    ("containers", variable(resourceFieldRef={"resource": "cpu"}), "must be an amount such as limits.cpu"),
+    ("volumes", [{"name": "v", "configMap": {}}], "volumes[0].configMap.name: is required, and not empty"),
+    ("volumes", [{"name": "v", "secret": {"name": "s"}}], "volumes[0].secret.secretName: is required"),
+    (
+        "volumes",
+        [{"name": "v", "projected": {"sources": [{"secret": {"optional": True}}]}}],
+        "volumes[0].projected.sources[0].secret.name: is required",
+    ),
+    ("volumes", [{"name": "v", "hostPath": {"path": "/a/../b"}}], "hostPath.path: must be a path without .."),
+    ("volumes", [{"name": "v", "secret": {"secretName": "s", "defaultMode": 600}}], "is 600; did you mean 0600?"),
+    (
+        "volumes",
+        [{"name": "v", "configMap": {"name": "c", "items": [{"key": "a", "path": "b", "mode": 999}]}}],
+        "items[0].mode: must be at most 511 (octal 0777), is 999",
+    ),
+]
+"""Fields of a pod, their values, and a part of the message."""
+
+
+@pytest.mark.parametrize(("path", "value", "message"), REFUSED)
 def test_a_field_that_kubernetes_refuses_is_an_error(path: str, value: Any, message: str) -> None:
     (first, *_) = found(f"{POD}.{path}", value)
     assert first.startswith("error: spec.worker.template.spec.")
@@ -104,24 +105,25 @@ def test_a_path_in_a_volume_is_relative() -> None:
     assert "volumeMounts[0].subPath: must be a relative path without .., is '/a'" in first
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("affinity", nodes(operator="Gt", values=["1"])),
-        ("affinity", nodes(operator="DoesNotExist")),
-        ("affinity", apart(100, operator="NotIn", values=["a"])),
-        ("topologySpreadConstraints", [SPREAD]),
-        ("hostAliases", [{"ip": "010.0.0.1", "hostnames": ["a"]}, {"ip": "fd00::1", "hostnames": ["b"]}]),
-        ("securityContext", {"runAsUser": 0, "fsGroup": 2**31 - 1, "fsGroupChangePolicy": "Always"}),
-        ("containers", main(readinessProbe={"exec": {"command": ["a"]}, "successThreshold": 2, "periodSeconds": 0})),
-        ("containers", main(envFrom=[{"prefix": "A_", "secretRef": {"name": "a", "optional": True}}])),
-        ("containers", variable(resourceFieldRef={"resource": "limits.hugepages-2Mi"})),
-        ("containers", variable(configMapKeyRef={"name": "a", "key": "b"})),
-        ("volumes", [{"name": "v", "secret": {"secretName": "s", "defaultMode": 0o400}}]),
-        ("volumes", [{"name": "v", "hostPath": {"path": "/a..b"}}]),
-        ("volumes", [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
-        ("volumes", [{"name": "v"}]),
-    ],
-)
+ACCEPTED: Final[list[tuple[str, Any]]] = [
+    ("affinity", nodes(operator="Gt", values=["1"])),
+    ("affinity", nodes(operator="DoesNotExist")),
+    ("affinity", apart(100, operator="NotIn", values=["a"])),
+    ("topologySpreadConstraints", [SPREAD]),
+    ("hostAliases", [{"ip": "010.0.0.1", "hostnames": ["a"]}, {"ip": "fd00::1", "hostnames": ["b"]}]),
+    ("securityContext", {"runAsUser": 0, "fsGroup": 2**31 - 1, "fsGroupChangePolicy": "Always"}),
+    ("containers", main(readinessProbe={"exec": {"command": ["a"]}, "successThreshold": 2, "periodSeconds": 0})),
+    ("containers", main(envFrom=[{"prefix": "A_", "secretRef": {"name": "a", "optional": True}}])),
+    ("containers", variable(resourceFieldRef={"resource": "limits.hugepages-2Mi"})),
+    ("containers", variable(configMapKeyRef={"name": "a", "key": "b"})),
+    ("volumes", [{"name": "v", "secret": {"secretName": "s", "defaultMode": 0o400}}]),
+    ("volumes", [{"name": "v", "hostPath": {"path": "/a..b"}}]),
+    ("volumes", [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
+    ("volumes", [{"name": "v"}]),
+]
+"""Fields of a pod, and their values."""
+
+
+@pytest.mark.parametrize(("path", "value"), ACCEPTED)
 def test_a_field_that_kubernetes_accepts_is_none(path: str, value: Any) -> None:
     assert not [one for one in found(f"{POD}.{path}", value) if one.startswith("error")]
