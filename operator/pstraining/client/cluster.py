@@ -4,6 +4,7 @@ import math
 import secrets
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Full, Queue
@@ -35,6 +36,8 @@ ROOM: Final = 1000
 """Maximum number of queued lines that the reader has not read."""
 TRIES: Final = 5
 """Maximum number of requests for a change of a job that others change as well."""
+_SHARED: Final = tuple(f"spec.{role}.resources" for role in names.ROLES)
+"""Fields that `validate` misses, and `Client.train` need not set: its resources are those of each task."""
 CHECK_SECONDS: Final = 1.0
 """Seconds between two checks whether the reader has stopped, while the queue is full."""
 
@@ -65,9 +68,12 @@ class ClusterBackend:
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Create a job, and then its program's ConfigMap, which Kubernetes deletes with the job."""
         job = build_job(name, self.namespace, program, options)
-        wrong = [str(finding) for finding in wrong_with(job) if finding.severity is Severity.ERROR]
-        if wrong:
+        found = list(wrong_with(job))
+        if wrong := [str(finding) for finding in found if finding.severity is Severity.ERROR]:
             raise ClientError(f"The job {name} is invalid: {'; '.join(wrong)}")
+        for finding in found:
+            if finding.field not in _SHARED:
+                warnings.warn(f"The job {name}: {finding}", stacklevel=3)  # at the call of `Client.train`
         with _translated():
             stored = self._created(job)
             try:

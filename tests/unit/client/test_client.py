@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,16 @@ def test_resources(resources: Object, expected: Object) -> None:
     rig = Rig()
     rig.train(resources=resources)
     assert rig.container["resources"] == expected
+
+
+def test_what_validate_warns_of_is_a_warning_of_the_call() -> None:
+    rig = Rig()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rig.client.train(program, name="digits", image="img:1", resources={"cpu": 2, "memory": "4Gi"})
+    assert [(Path(one.filename).name, str(one.message).partition(" is ")[0]) for one in caught] == [
+        (Path(__file__).name, "The job digits: spec.checkpoint:")
+    ]
 
 
 def test_a_checkpoint_is_set_by_size_and_all_else_by_the_spec() -> None:
