@@ -73,6 +73,8 @@ Receiver = Callable[[dict[str, Any]], None]
 """Receives an event with its type (None from a list) and object."""
 Stream = tuple[str, str | None]
 """A kind's plural and the watched namespace; None for all namespaces."""
+TYPE: Final = ("apiVersion", "kind")
+"""The fields in which all objects of a stream are equal."""
 
 
 class ListForbiddenError(Exception):
@@ -103,7 +105,10 @@ class Watches:
         self._fence = fence
         self._newest: dict[Stream, int] = {}
         self._accepted_old: set[Stream] = set()
-        self._known: dict[Stream, dict[str, dict[str, Any]]] = {}
+        self._known: dict[Stream, dict[str, str]] = {}
+        """Namespace/name of each object, by uid. Any user may create many objects with a job's labels."""
+        self._types: dict[Stream, dict[str, Any]] = {}
+        """Fields apiVersion and kind of a stream's objects."""
         self._listing: dict[Stream, set[str]] = defaultdict(set)
         """Uids of the objects in the list that is being read, or was read last."""
         self._listed: set[Stream] = set()
@@ -338,7 +343,8 @@ class Watches:
             self._last[stream] = self._clock()
             if event is watching.Bookmark.LISTED:
                 for uid in known.keys() - listed:
-                    _give(receive, {"type": "DELETED", "object": self._absent(stream, known.pop(uid))})
+                    identity = _identity_of(self._types[stream], known.pop(uid), uid)
+                    _give(receive, {"type": "DELETED", "object": self._absent(stream, identity)})
                 listed.clear()
                 self._note_listed(stream, synced)
             if not isinstance(event, watching.Bookmark):
@@ -350,7 +356,9 @@ class Watches:
             if event["type"] == "DELETED":
                 known.pop(uid, None)
             else:
-                known[uid] = _identity(event["object"])
+                identity = _identity(event["object"])
+                self._types[stream] = {field: identity[field] for field in TYPE}
+                known[uid] = "{namespace}/{name}".format_map({"namespace": "", "name": ""} | identity["metadata"])
             if event["type"] is None:
                 listed.add(uid)
                 if len(listed) % YIELD_EVERY == 0:
@@ -376,8 +384,11 @@ def _give(receive: Receiver, event: dict[str, Any]) -> None:
 def _identity(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an object that a DELETED event needs."""
     kept = ("name", "namespace", "uid")
-    return {
-        "apiVersion": raw.get("apiVersion"),
-        "kind": raw.get("kind"),
-        "metadata": {k: v for k, v in raw.get("metadata", {}).items() if k in kept},
-    }
+    metadata = {k: v for k, v in raw.get("metadata", {}).items() if k in kept}
+    return {field: raw.get(field) for field in TYPE} | {"metadata": metadata}
+
+
+def _identity_of(types: dict[str, Any], place: str, uid: str) -> dict[str, Any]:
+    """Return the same fields from the apiVersion and kind of a stream's objects, and an object's namespace/name."""
+    namespace, _, name = place.partition("/")
+    return types | {"metadata": {"name": name} | ({"namespace": namespace} if namespace else {}) | {"uid": uid}}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -194,6 +195,39 @@ async def test_an_object_that_a_list_lacks_is_absent_at_the_version_of_the_list(
         pass
     assert received[-1]["type"] == "DELETED"
     assert received[-1]["object"]["metadata"] == {**pod("gone", "a")["metadata"], "resourceVersion": "7"}
+
+
+async def test_an_object_without_a_namespace_is_absent_without_one() -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gone", "uid": "n", "resourceVersion": "1"}}
+    watches, received = Watches(1), list[dict[str, Any]]()
+
+    async def lists() -> AsyncIterator[Any]:
+        yield {"type": None, "object": node}
+        yield watching.Bookmark.LISTED
+        yield watching.Bookmark.LISTED
+
+    async for _ in watches._take(("nodes", None), lists(), received.append, lambda namespace: None):
+        pass
+    assert received[-1] == {"type": "DELETED", "object": node}
+
+
+async def test_a_watch_keeps_little_of_each_object() -> None:
+    """A user may create many objects with a job's labels, which are in no cache."""
+    number, watches = 1_000, Watches(1)
+
+    async def lists() -> AsyncIterator[Any]:
+        for index in range(number):
+            yield {"type": None, "object": pod(f"pod-{index:036}", "".join(["name", "space"]))}
+        yield watching.Bookmark.LISTED
+
+    tracemalloc.start()
+    try:
+        async for _ in watches._take(("pods", None), lists(), lambda event: None, lambda namespace: None):
+            pass
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept / number < 400
 
 
 class BrokenLists:
