@@ -18,6 +18,19 @@ SCALE: Final = 4
 """Bytes of a scale, a counter or a float32."""
 
 
+def servers_used(servers: int, nbytes: int, least: int) -> int:
+    """Return the number of servers for parameters, at least 1, so that each holds `least` bytes or more.
+
+    The rule is that of TensorFlow's `MinSizePartitioner` with `min_shard_bytes`, applied to the sum of all tensors.
+
+    Args:
+        servers: number of the job's servers.
+        nbytes: bytes of all parameters.
+        least: minimum bytes of a server; 0 uses all servers.
+    """
+    return max(1, min(servers, nbytes // least)) if least else servers
+
+
 def encoded(codec: Codec, size: int, *, permille: int = 10) -> int:
     """Return the encoded bytes of a vector.
 

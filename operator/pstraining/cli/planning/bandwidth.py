@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pstraining.api.codec_sizes import MIN_SHARD_BYTES, SCALE, encoded
+from pstraining.api.codec_sizes import MIN_SHARD_BYTES, SCALE, encoded, servers_used
 from pstraining.api.models import MAX_SERVERS, PSTrainingJob
 from pstraining.api.standby import StandbyMode
 from pstraining.api.training import Codec, CompressionSpec, Mode
@@ -127,7 +127,7 @@ def used(how: Exchange, values: int) -> int:
 
     Tables are not counted, so a model that has them may use more servers.
     """
-    return max(1, min(how.servers, SCALE * values // how.least_shard)) if how.least_shard else how.servers
+    return servers_used(how.servers, SCALE * values, how.least_shard)
 
 
 def recommended(how: Exchange, values: int) -> int:

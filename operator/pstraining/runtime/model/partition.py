@@ -19,6 +19,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pstraining.api.codec_sizes import servers_used
+
 LARGE_BYTES: Final = 256 * 1024
 """Size from which a tensor is a separate segment: copying it into a packed vector costs more than a call."""
 
@@ -152,12 +154,11 @@ class Layout:
 def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
     """Return the number of servers for a model, at most `ps` and at least 1, so that each holds `min_bytes` or more.
 
-    A table with rows by key uses all servers, because its size is not known yet. The rule is that of TensorFlow's
-    `MinSizePartitioner` with `min_shard_bytes`, applied to the sum of all tensors.
+    A table with rows by key uses all servers, because its size is not known yet.
     """
-    if not min_bytes or any(tensor.dynamic for tensor in tensors):
+    if any(tensor.dynamic for tensor in tensors):
         return ps
-    return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes))
+    return servers_used(ps, sum(tensor.bytes for tensor in tensors), min_bytes)
 
 
 def partition(tensors: Sequence[Tensor], ps: int, *, agrees_on_norms: bool = False) -> Layout:
