@@ -356,9 +356,9 @@ class Watches:
             if event["type"] == "DELETED":
                 known.pop(uid, None)
             else:
-                identity = _identity(event["object"])
-                self._types[stream] = {field: identity[field] for field in TYPE}
-                known[uid] = "{namespace}/{name}".format_map({"namespace": "", "name": ""} | identity["metadata"])
+                if stream not in self._types:
+                    self._types[stream] = {field: event["object"].get(field) for field in TYPE}
+                known[uid] = _place(event["object"])
             if event["type"] is None:
                 listed.add(uid)
                 if len(listed) % YIELD_EVERY == 0:
@@ -388,7 +388,13 @@ def _identity(raw: dict[str, Any]) -> dict[str, Any]:
     return {field: raw.get(field) for field in TYPE} | {"metadata": metadata}
 
 
+def _place(raw: dict[str, Any]) -> str:
+    """Return an object's namespace/name; the namespace is empty for an object without one."""
+    metadata = raw.get("metadata", {})
+    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
 def _identity_of(types: dict[str, Any], place: str, uid: str) -> dict[str, Any]:
-    """Return the same fields from the apiVersion and kind of a stream's objects, and an object's namespace/name."""
+    """Return the same fields from the apiVersion and kind of a stream's objects, and an object's `_place`."""
     namespace, _, name = place.partition("/")
     return types | {"metadata": {"name": name} | ({"namespace": namespace} if namespace else {}) | {"uid": uid}}
