@@ -1,8 +1,9 @@
 """The cost of a namespace full of objects that imitate those of jobs, for the operator and for another namespace.
 
 Every user with the role `edit` may create them. They are events with a reason that the operator watches and long
-messages, and ConfigMaps and StatefulSets with the labels of a job that exists. Runs without and with these objects
-alternate, and ratios are computed in pairs.
+messages, and ConfigMaps and StatefulSets with the labels of a job that exists. Three runs alternate: without these
+objects, with them in a namespace that the operator does not watch, and in one that it watches. The second shows the
+cost of the API server, which shares the machine's cores. Ratios are computed among the three.
 """
 
 import uuid
@@ -26,27 +27,31 @@ BATCH: Final = 1_000
 
 
 async def measure(bench: Bench, objects: int, jobs: int, rounds: int) -> AsyncIterator[Figures]:
-    """Yield the figures after each round of a run without and a run with the flood.
+    """Yield the figures after each round of runs without the flood, with an unwatched one, and with a watched one.
 
     Args:
         bench: the cluster.
         objects: number of events, of ConfigMaps and of StatefulSets.
         jobs: number of jobs in the other namespace, with 1 PS and 2 workers each.
-        rounds: number of pairs.
+        rounds: number of times that the three runs are made.
     """
     each: list[Figures] = []
     for _ in range(rounds):
-        clean, flooded = await _run(bench, 0, jobs), await _run(bench, objects, jobs)
+        clean = await _run(bench, 0, jobs)
+        unwatched = await _run(bench, objects, jobs, watched=False)
+        flooded = await _run(bench, objects, jobs)
         ratios = {f"{what}_ratio": flooded[what] / clean[what] for what in ("rss", "p99")}
-        each.append({f"clean_{k}": v for k, v in clean.items()} | flooded | ratios)
+        ratios["own_p99_ratio"] = flooded["p99"] / unwatched["p99"]
+        runs = {"clean_": clean, "unwatched_": unwatched, "": flooded}
+        each.append({name + k: v for name, run in runs.items() for k, v in run.items()} | ratios)
         yield report.medians(each) | {"objects": objects, "jobs": jobs, "each": each}
 
 
-async def _run(bench: Bench, objects: int, jobs: int) -> Figures:
+async def _run(bench: Bench, objects: int, jobs: int, *, watched: bool = True) -> Figures:
     async with bench.namespace("others") as others, bench.namespace("flood") as flooded:
         (imitated,) = await bench.create_jobs(flooded, [_suspended(flooded)])
         await _flood(bench, imitated, objects // 2)
-        program = await bench.starter.operator(others, flooded)
+        program = await bench.starter.operator(others, *((flooded,) if watched else ()))
         try:
             mark = bench.audit.mark()
             await bench.create_jobs(others, Shape(jobs, 1, 2).manifests(others))

@@ -96,7 +96,8 @@ def checks(found: Figures) -> Iterator[Check]:
         yield memory(f"{point['jobs']} finished jobs", point)
     if hostile := found.get("flood"):
         yield from check("a flooded namespace: memory / clean", hostile["rss_ratio"], "flood_rss_ratio")
-        yield from check("a flooded namespace: other jobs' p99 / clean", hostile["p99_ratio"], "flood_p99_ratio")
+        about = "a flooded namespace: other jobs' p99 / the same flood in a namespace that is not watched"
+        yield from check(about, hostile["own_p99_ratio"], "flood_own_p99_ratio")
     if reporting := found.get("progress"):
         about = f"{reporting['jobs']} jobs report progress"
         yield from check(f"{about}: share of a core", reporting["share"], "progress_share")

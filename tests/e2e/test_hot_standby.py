@@ -20,7 +20,7 @@ from tests.support.examples import ROOT, Example
 from tests.support.hot_standby import ONE_SHARD, RESUME_SECONDS, SPEC, HotStandbyJob
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.soak_marks import ALL, THOROUGH, in_soak
+from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
@@ -39,8 +39,14 @@ workers in Sync, and tests/training/test_runtime_pairs.py loses members of their
             marks=in_soak,
         ),
         pytest.param(("Async", 2), marks=in_soak),
+        pytest.param(
+            ("Hybrid", 1),
+            marks=in_all(
+                "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_applied_twice_after_any_loss"
+            ),
+        ),
     ],
-    ids=["Sync", "Sync-two-shards", "Async"],
+    ids=["Sync", "Sync-two-shards", "Async", "Hybrid"],
 )
 def watched(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, request: pytest.FixtureRequest

@@ -1,8 +1,8 @@
 """Does the number of parameter servers change, and which step is the job in?
 
-The parameters are partitioned over the servers when a chief starts. Such a partition is a layout. With hot standbys in
-mode Sync or Async, the chief leads training to another layout between two steps. Otherwise another number of servers
-requires a restart of the programs from a checkpoint. The pods of workers and of servers stay:
+The parameters are partitioned over the servers when a chief starts. Such a partition is a layout. With hot standbys,
+the chief leads training to another layout between two steps. Otherwise another number of servers requires a restart of
+the programs from a checkpoint. The pods of workers and of servers stay:
 
     START_SERVERS  more servers are wanted, and not all of them run: they start during training, without any state
     SAVE           with hot standbys: the chief leads training to the next layout; if it cannot, it shuts out updates,
