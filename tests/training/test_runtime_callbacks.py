@@ -212,7 +212,7 @@ def test_a_restore_sets_no_learning_rate_of_workers_with_local_optimizers(client
     reporter._drain(lambda: time.sleep(0.01))
     for _ in range(2):
         reporter.report(5, 5, snapshot=lambda: State(5, {}, {}, {}), fence=1)
-        reporter.restored()
+        reporter.restored(5)
     model.optimizer.learning_rate = 0.1
     with pytest.raises(CallbackRefusedError, match="no effect with localSteps"):
         reporter.report(5, 5, snapshot=lambda: State(5, {}, {}, {}), fence=1)

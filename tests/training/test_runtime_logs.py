@@ -12,7 +12,7 @@ from pstraining.api.training import Mode
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.data.epochs import by_splits, by_steps
-from pstraining.runtime.telemetry.aggregation import Window, encode
+from pstraining.runtime.telemetry.aggregation import encode
 from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.support.soak_marks import in_all, some
@@ -386,7 +386,7 @@ def test_an_epoch_waits_for_all_kinds_of_metrics(client: Any, own: bool) -> None
     reporter = TrainingReporter(lambda: leading(chief, lambda: sent), FitOptions(), ChiefCounters(), steps=20, total=20)
     reporter._collect()
     reporter._check_monitors()
-    reporter._epoch = Window(reporter._aggregate)
+    reporter._epoch.begin()
     assert not reporter._has_metrics()
     train()
     assert reporter._has_metrics()

@@ -2,12 +2,14 @@
 
 import math
 
+from pstraining.runtime.replication import encoding
+from pstraining.runtime.replication.view import Ballot
 from pstraining.runtime.telemetry.aggregation import (
     METRIC,
     SAMPLES,
     WEIGHT,
     CounterAggregate,
-    TermCounters,
+    SessionCounters,
     Window,
     encode,
 )
@@ -29,21 +31,74 @@ def test_counters_are_added_over_workers_and_their_successors() -> None:
 
 def test_a_new_chief_whose_servers_came_back_empty_counts_from_its_term_on() -> None:
     """A worker outlives the loss of the chief and the first server; its counters then have all that it has trained."""
-    worker = TermCounters()
-    worker.begin(1, lambda: {SAMPLES: 99.0})
+    worker = SessionCounters()
+    worker.begin(1, 7, lambda: {SAMPLES: 99.0})
     assert worker.before == {}, "the process began under this term"
-    worker.begin(1, lambda: {SAMPLES: 500.0})
-    worker.begin(2, lambda: {SAMPLES: 1000.0, METRIC + "hits": 100.0, WEIGHT + "hits": 1000.0})
-    worker.begin(2, lambda: {SAMPLES: 1010.0})
+    worker.begin(1, 7, lambda: {SAMPLES: 500.0})
+    worker.begin(2, 7, lambda: {SAMPLES: 1000.0, METRIC + "hits": 100.0, WEIGHT + "hits": 1000.0})
+    worker.begin(2, 7, lambda: {SAMPLES: 1010.0})
     tally = CounterAggregate()
     tally.note([])
     window = Window(tally)
     counters = {SAMPLES: 1040.0, METRIC + "hits": 130.0, WEIGHT + "hits": 1040.0}
-    tally.note([encode(7, counters, before=worker.before)])
+    tally.note([encode(7, counters, session=worker)])
     assert window.counted(SAMPLES) == 40
     assert window.metrics() == {"hits": 30 / 40}
-    tally.note([encode(7, counters | {SAMPLES: 1050.0}, before=worker.before)])
+    tally.note([encode(7, counters | {SAMPLES: 1050.0}, session=worker)])
     assert window.counted(SAMPLES) == 50
+
+
+def test_batches_that_a_restore_takes_back_are_no_part_of_metrics() -> None:
+    """A worker that was not replaced continues its sums; it had trained more than it had reported."""
+
+    def counted(samples: float, hits: float) -> dict[str, float]:
+        return {SAMPLES: samples, METRIC + "hits": hits, WEIGHT + "hits": samples}
+
+    worker, tally = SessionCounters(), CounterAggregate()
+    worker.begin(1, 7, lambda: counted(0, 0))
+    tally.note([])
+    tally.note([encode(1, counted(100, 50), session=worker)])
+    worker.begin(1, 8, lambda: counted(140, 90))
+    window = Window(tally)
+    for samples, hits in ((150, 91), (160, 95)):
+        tally.note([encode(1, counted(samples, hits), session=worker)])
+    assert window.metrics() == {"hits": (95 - 90) / (160 - 140)}
+    assert tally.total[SAMPLES] == 160, "the job has computed them"
+    tally.note([encode(2, counted(10, 3))])
+    assert window.metrics() == {"hits": (5 + 3) / (20 + 10)}
+
+
+def test_a_chief_that_was_renewed_in_its_term_counts_from_the_loss_on() -> None:
+    """Its servers came back empty: the worker's counts since the beginning of the term are of earlier epochs."""
+    worker, tally = SessionCounters(), CounterAggregate()
+    worker.begin(encoding.number(Ballot(1, 4)), 7, dict)
+    worker.begin(encoding.number(Ballot(1, 5)), 7, lambda: {SAMPLES: 900.0, METRIC + "m": 9.0, WEIGHT + "m": 900.0})
+    tally.note([])
+    window = Window(tally)
+    tally.note([encode(1, {SAMPLES: 910.0, METRIC + "m": 14.0, WEIGHT + "m": 910.0}, session=worker)])
+    assert (window.counted(SAMPLES), window.metrics()) == (10, {"m": 0.5})
+
+
+def test_a_failover_without_a_restore_takes_nothing_back() -> None:
+    """The chief has the reports of the time before; what was not reported before the failover counts."""
+    worker, tally = SessionCounters(), CounterAggregate()
+    worker.begin(encoding.number(Ballot(1, 4)), 7, dict)
+    tally.note([])
+    tally.note([encode(1, {METRIC + "m": 2.0, WEIGHT + "m": 10.0}, session=worker)])
+    window = Window(tally)
+    worker.begin(encoding.number(Ballot(1, 5)), 7, lambda: {METRIC + "m": 6.0, WEIGHT + "m": 20.0})
+    tally.note([encode(1, {METRIC + "m": 8.0, WEIGHT + "m": 30.0}, session=worker)])
+    assert window.metrics() == {"m": 6 / 20}
+
+
+def test_a_new_chief_leaves_out_what_the_first_reports_have() -> None:
+    worker, tally = SessionCounters(), CounterAggregate()
+    worker.begin(1, 7, dict)
+    worker.begin(1, 8, lambda: {METRIC + "hits": 4.0, WEIGHT + "hits": 10.0})
+    tally.note([encode(1, {METRIC + "hits": 8.0, WEIGHT + "hits": 20.0}, session=worker)])
+    window = Window(tally)
+    tally.note([encode(1, {METRIC + "hits": 9.0, WEIGHT + "hits": 30.0}, session=worker)])
+    assert window.metrics() == {"hits": 0.1}
 
 
 def test_reports_that_a_returning_member_still_has_count_once() -> None:

@@ -252,7 +252,7 @@ class Chief:
         if self._saver:
             self._saver.restored(state, lost=self._has_led)
         self._options.counters.restores += not fresh
-        self._reporter.restored()
+        self._reporter.restored(0 if state is None else state.step)
         if fresh:  # before any worker can have trained
             self._reporter.begin(0)
         event(
@@ -290,6 +290,7 @@ class Chief:
             self._reporter.report(self._shards[0].step, done, self._snapshot, self._members.fence)
             if self._saver and self._saver.is_due():
                 with self._copied(self._saver.plan()) as state:
+                    self._reporter.saving(state.step)
                     self._saver.try_to_save(state)
             changer = self._members.view_changer
             if not (changer and changer.transfer(POLL)):

@@ -77,6 +77,12 @@ class Ends:
         """Return the number of epochs whose end is not reported yet."""
         return max(0, self._epochs.ended(done, over=over) - self.reported)
 
+    def begun(self, done: int) -> int:
+        """Return the steps or splits that are done of the epochs not reported yet; negative where a restore repeats
+        reported ones.
+        """
+        return done - self.reported * (self._epochs.size or 0)
+
     def report(self, number: int) -> int:
         """Record that the ends of `number` more epochs are reported; return the last epoch, from 0."""
         self.reported += number

@@ -9,6 +9,7 @@ Pure; importing it imports no TensorFlow.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 Counters = dict[str, float]
 
@@ -23,6 +24,8 @@ WEIGHT = "weight/"
 """Prefix of a metric's name: the number of its samples."""
 STATE = "state/"
 """Prefix of an index in the states of Keras' metrics: the sum of that number over batches."""
+OF_BATCHES = METRIC, WEIGHT, STATE
+"""Prefixes of the counters from which the logs of an epoch follow."""
 
 
 def encode(
@@ -30,7 +33,7 @@ def encode(
     counters: Mapping[str, float],
     outputs: str = "",
     order: str = "",
-    before: Mapping[str, float] | None = None,
+    session: "SessionCounters | None" = None,
 ) -> str:
     """Return a worker's report, without counters that are not finite.
 
@@ -39,29 +42,33 @@ def encode(
         counters: the process's counters.
         outputs: description of the model's outputs for Keras' metrics, see `model.training.training_metrics`.
         order: the splits of assigned data and their order as text, see `data.sources`; empty: the data is not assigned.
-        before: the counters when the process began to train under the chief's term; None: all were 0.
+        session: the worker's session; None: the first one, on any set of parameters.
     """
     report = {"incarnation": incarnation, "counters": _finite(counters), "outputs": outputs, "order": order}
-    return json.dumps(report | ({"before": _finite(before)} if before else {}))
+    if session:
+        report |= {"before": _finite(session.before), "generation": session.generation}
+    return json.dumps(report)
 
 
 def _finite(counters: Mapping[str, float]) -> Counters:
     return {name: value for name, value in counters.items() if math.isfinite(value)}
 
 
-class TermCounters:
-    """A worker's counters when it began to train under the present chief's term."""
+class SessionCounters:
+    """A worker's counters at the beginning of its present session."""
 
     def __init__(self) -> None:
-        self._term: int | None = None
+        self._fence: int | None = None
+        self.generation = 0
+        """The number of the set of parameters: each restore puts another set on the servers."""
         self.before: Counters = {}
-        """The counters; empty under the term in which the process began."""
+        """The counters; empty in the first session of the process."""
 
-    def begin(self, term: int, count: Callable[[], Counters]) -> None:
-        """Note a session under a term. `count` returns the counters at present."""
-        if self._term not in (None, term):
+    def begin(self, fence: int, generation: int, count: Callable[[], Counters]) -> None:
+        """Note a session under a chief's fence; `count` returns the counters at present."""
+        if self._fence is not None and (self._fence, self.generation) != (fence, generation):
             self.before = count()
-        self._term = term
+        self._fence, self.generation = fence, generation
 
 
 class CounterAggregate:
@@ -69,6 +76,7 @@ class CounterAggregate:
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, Counters]] = {}
+        self._generations: dict[int, int] = {}  # of the set of parameters that each worker trains
         self._replaced = set[tuple[int, int]]()  # former processes, by index and incarnation
         self._begun = False
         self.total: Counters = {}
@@ -94,15 +102,18 @@ class CounterAggregate:
             self.outputs = str(report["outputs"]) or self.outputs
             if self._begun and self._last.get(worker) != (incarnation, counters):  # of a process that is alive
                 self.orders[worker] = str(report.get("order", ""))
-            # Servers that came back empty have no report of a worker's time under the former chief.
-            start = dict(report.get("before", {})) if self._begun else counters
-            former, before = self._last.get(worker, (incarnation, start))
-            for name, value in counters.items():
-                known = before.get(name, 0.0) if former == incarnation else 0.0
-                self.total[name] = self.total.get(name, 0.0) + value - known
+            # Servers that came back empty have no report of a worker's time before they were lost.
+            start: Counters = dict(report.get("before", {}))
+            generation = int(report.get("generation", 0))
+            former, last = self._last.get(worker, (incarnation, start if self._begun else counters))
             if former != incarnation:
                 self._replaced.add((worker, former))
-            self._last[worker] = (incarnation, counters)
+                last = {}
+            if generation != self._generations.get(worker, generation):  # a restore took back what was not reported yet
+                last = last | {name: start.get(name, 0.0) for name in counters if name.startswith(OF_BATCHES)}
+            for name, value in counters.items():
+                self.total[name] = self.total.get(name, 0.0) + value - last.get(name, 0.0)
+            self._last[worker], self._generations[worker] = (incarnation, counters), generation
         self._begun = True
 
     def _is_outdated(self, worker: int, incarnation: int, counters: Counters) -> bool:
@@ -113,12 +124,33 @@ class CounterAggregate:
         return last == incarnation and counters.get(SAMPLES, 0.0) < known.get(SAMPLES, 0.0)
 
 
-class Window:
-    """The growth of an aggregate, and the losses, since a moment."""
+@dataclass(frozen=True)
+class Sums:
+    """What a window has at a moment."""
 
-    def __init__(self, aggregate: CounterAggregate) -> None:
-        self._aggregate, self._from = aggregate, dict(aggregate.total)
-        self._loss = self._samples = 0.0
+    loss: float = 0.0
+    samples: float = 0.0
+    counted: Counters = field(default_factory=dict)
+
+
+class Window:
+    """The growth of an aggregate, and the losses, since a moment.
+
+    Args:
+        aggregate: the counters of all workers.
+        sums: what the window has at its beginning.
+    """
+
+    def __init__(self, aggregate: CounterAggregate, sums: Sums | None = None) -> None:
+        begun = sums or Sums()
+        names = aggregate.total.keys() | begun.counted.keys()
+        self._aggregate = aggregate
+        self._from = {name: aggregate.total.get(name, 0.0) - begun.counted.get(name, 0.0) for name in names}
+        self._loss, self._samples = begun.loss, begun.samples
+
+    def sums(self) -> Sums:
+        """Return what the window has at present."""
+        return Sums(self._loss, self._samples, {name: self.counted(name) for name in self._aggregate.total})
 
     def add_losses(self, total: float, number: float) -> None:
         """Add losses, given by the sum of their values times samples, and the number of samples."""

@@ -38,6 +38,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _WORKER, "Every few seconds: the worker's steps, its loss, the longest step and the staleness."
     ),
     "epoch": EventText(_CHIEF, "An epoch has ended; the fields are its logs, such as `loss` and `val_loss`."),
+    "logs_incomplete": EventText(
+        _CHIEF,
+        "A restore returned to step `step` of the epoch `epoch`, and the chief does not know the losses and metrics of "
+        "the steps before, for example after its restart. The epoch's logs have only what is trained from there on.",
+    ),
     "learning_rate": EventText(_CHIEF, "A callback has set the learning rate on the parameter servers."),
     "ended_early": EventText(_CHIEF, "A callback has ended training (`stop_training`)."),
     "best_restored": EventText(

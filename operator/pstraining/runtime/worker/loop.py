@@ -79,7 +79,7 @@ class Worker:
         self._updates = where.first[1]
         self._reports = StepReports(identity.worker)
         self._counters = counters or WorkerCounters()
-        self._term_counters = aggregation.TermCounters()
+        self._session_counters = aggregation.SessionCounters()
         self._carried, self._has_seeds = CarriedStates(store.model.carried), False
         self._in_session = False
         self._epochs, self._epoch = epochs or Epochs(), 0
@@ -182,7 +182,7 @@ class Worker:
         if self._session is None:
             self._begin_counting()
         self._session, self._outcome_unknown, self._resent = session, False, self._pending if resends else None
-        self._term_counters.begin(self._term(session), self._count)
+        self._session_counters.begin(session.fence, session.generation, self._count)
         self._updates.start_session(session)
         self._counters.begin()
         self._in_session = True
@@ -356,7 +356,7 @@ class Worker:
         step, identity = self._store.model.step, self._identity
         with self._sending:
             report = aggregation.encode(
-                identity.incarnation, self._count(), step.compiled.outputs, self._order, self._term_counters.before
+                identity.incarnation, self._count(), step.compiled.outputs, self._order, self._session_counters
             )
             self._store.heartbeat(identity.worker, identity.incarnation, report)
 

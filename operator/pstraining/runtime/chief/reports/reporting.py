@@ -13,6 +13,7 @@ from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_directions, check_monitors
 from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds, learning_rates, scheduled
+from pstraining.runtime.chief.reports.epoch_sums import EpochSums
 from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
@@ -112,7 +113,7 @@ class TrainingReporter:
         self._summaries = Summaries(fit.summaries, client.local)
         self._rate = Rate(steps, epochs.number, total)
         self._aggregate = CounterAggregate()
-        self._line, self._epoch = Window(self._aggregate), Window(self._aggregate)
+        self._line, self._epoch = Window(self._aggregate), EpochSums(self._aggregate)
         self._skew, self._stall = SkewDetector(), StallDetector()
         self._report_progress, self._rows = report, RowReporter(counters)
         self._reported_at = time.monotonic()
@@ -157,9 +158,15 @@ class TrainingReporter:
                 self._adopt_learning_rates(epochs.under_way(done))
             self._ends.begin(epochs.under_way(done), step, epochs=epochs.number, steps=epochs.steps)
 
-    def restored(self) -> None:
+    def saving(self, step: int) -> None:
+        """Note what the logs of the epoch have at this step, of which a checkpoint has been copied just now."""
+        self._collect()
+        self._epoch.saved(step)
+
+    def restored(self, step: int) -> None:
         """Handle a restore, which sets the program's learning rate on the servers; local optimizers keep theirs."""
         self._has_restored = True
+        self._epoch.restored(step)
         if not self._fit.local_optimizers:
             self._rates_there = None
 
@@ -172,6 +179,7 @@ class TrainingReporter:
         if (watch := self._watch) is None:  # before `begin` there is nothing to report
             return
         busy = self._ends.busy
+        self._follow_restore(watch, done)
         self._take_learning_rates(fence)
         if (seconds := time.monotonic() - self._reported_at) >= PROGRESS_SECONDS:
             self._reported_at = time.monotonic()
@@ -185,6 +193,15 @@ class TrainingReporter:
             waiting and not busy and not self._ends.stop_asked and self._has_metrics()
         ):  # otherwise the epoch ends with the next one: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
+
+    def _follow_restore(self, watch: Ends, done: int) -> None:
+        """Leave steps of reported epochs that are trained again out of the next logs; report steps that these lack."""
+        if self._epoch.has_caught_up(watch, done):
+            self._collect()
+            self._epoch.begin()
+        step = self._epoch.missing_before(watch, done, by_splits=self._fit.epochs.by_splits)
+        if step is not None:
+            event("logs_incomplete", epoch=watch.reported, step=step, reason="the chief has no sums of earlier steps")
 
     def finish(self, final: StateParts, done: int, *, early: bool, wait: Callable[[], None]) -> None:
         """Report the last epoch's end, and return when every callback is done.
@@ -223,7 +240,8 @@ class TrainingReporter:
             self._waiting_since = time.monotonic()
         late = time.monotonic() - self._waiting_since > METRICS_SECONDS
         own = bool(self._aggregate.names(METRIC))
-        found = bool(self._epoch.metrics()) if own else any(self._epoch.state().values())
+        epoch = self._epoch.window
+        found = bool(epoch.metrics()) if own else any(epoch.state().values())
         return late or found or not (own or self._metrics.are_reported)
 
     def _check_monitors(self) -> None:
@@ -293,11 +311,11 @@ class TrainingReporter:
         state = snapshot() if validate or self._ends.wants_state else None
         self._collect()
         self._waiting_since = None
-        logs = self._epoch.losses | self._epoch.metrics()
-        logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
+        sums = self._epoch.window
+        logs = sums.losses | sums.metrics() | self._metrics.results(self._aggregate.outputs, sums.state())
         skipped = self._admin.skipped_steps()
         logs |= learning_rates(self._optimizers, max(0, self._fit.optimizer_steps(step) - skipped))
-        self._epoch = Window(self._aggregate)
+        self._epoch.begin()
         epoch = watch.report(number)
         following = None if following is None or following <= epoch else following
         self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following, skipped))
@@ -363,7 +381,7 @@ class TrainingReporter:
         """
         losses = self._admin.take_losses()
         self._line.add_losses(*losses)
-        self._epoch.add_losses(*losses)
+        self._epoch.window.add_losses(*losses)
         self._aggregate.note(self._admin.reports())
         check_workers(self._aggregate.orders, self._order)
 
