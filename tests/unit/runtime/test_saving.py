@@ -205,12 +205,31 @@ def test_training_starts_with_a_full_disk(disk: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_named_at_the_start(disk: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(SettingsError, match=rf"^checkpoint\.path: {disk} cannot be written to \(Read-only"):
+    with pytest.raises(
+        SettingsError, match=rf"^checkpoint\.path: {disk} cannot be written to \(Read-only.*is not read"
+    ):
         saver(disk)
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SettingsError, match=r"^checkpoint\.path: .*/file/below cannot be written to \(Not a directory"):
         saver(file / "below")
+
+
+def test_a_disk_that_has_become_read_only_is_no_wrong_setting(disk: Path, tmp_path: Path) -> None:
+    """After errors the kernel makes a file system read-only, and its mounts keep their option: another pod may help."""
+    mounted = tmp_path / "in a pod"
+    mounted.mkdir()
+    subprocess.run(["mount", "--bind", str(disk), str(mounted)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(OSError, match=f"has become read-only.*'{mounted}/below'") as raised:
+            saver(mounted / "below")
+        assert raised.value.errno == errno.EROFS
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(mounted)], check=True)
+        with pytest.raises(SettingsError, match=r"^checkpoint\.path: .*mount a volume that is not read-only there"):
+            saver(mounted)
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
 
 
 def test_a_state_that_is_saved_is_not_written_again(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Errors of checkpoints, and of what a save does once its checkpoint is complete."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from pstraining.runtime.checkpoint.files import PASSING
+from pstraining.runtime.checkpoint.files import PASSING, has_become_read_only
+from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.telemetry.events import event
 
@@ -38,6 +41,27 @@ def none_readable(location: str, step: int, error: CorruptCheckpointError) -> Ex
     return UnreadableCheckpointsError(
         f"no checkpoint in {location} can be read, and the first save from the beginning would delete them. The "
         f"newest, of step {step}: {error}. Repair the storage, or move the checkpoints to another place to restart"
+    )
+
+
+def not_writable(folder: Path, error: OSError) -> Exception:
+    """Return the error to raise if a chief cannot write to its folder at the start.
+
+    Args:
+        folder: the folder of the checkpoints.
+        error: what the file system has reported.
+    """
+    if error.errno == errno.EROFS and has_become_read_only(folder):
+        return OSError(
+            errno.EROFS,
+            "the file system was mounted for writing and has become read-only, as after errors of its disk. Another "
+            "pod may mount it again; check the volume and its node",
+            str(folder),
+        )
+    volume = "a volume that is not read-only" if error.errno == errno.EROFS else "a volume"
+    return SettingsError(
+        f"checkpoint.path: {folder} cannot be written to ({error.strerror or error}): mount {volume} there, or give "
+        "another path"
     )
 
 

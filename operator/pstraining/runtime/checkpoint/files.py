@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,23 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _renameat2: Final = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 """Linux's system call; None if the C library lacks it."""
+
+
+def has_become_read_only(path: Path) -> bool:
+    """Return whether the file system at a path was mounted for writing, and has become read-only.
+
+    The kernel does that to a file system after errors of its disk. The mount keeps its own option.
+    """
+    found, best = False, -1
+    inside = [str(path.resolve()), *map(str, path.resolve().parents)]
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            _, _, _, _, place, options, *others = line.split()
+            place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)
+            if place in inside and len(place) >= best:  # a later mount covers an earlier one
+                best = len(place)
+                found = "rw" in options.split(",") and "ro" in others[-1].split(",")
+    return found
 
 
 def sync_folder(path: Path) -> None:

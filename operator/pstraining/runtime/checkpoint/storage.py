@@ -24,7 +24,12 @@ from typing import IO, Final, TypeVar
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, none_readable, reporting_leftovers
+from pstraining.runtime.checkpoint.errors import (
+    CorruptCheckpointError,
+    none_readable,
+    not_writable,
+    reporting_leftovers,
+)
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.parts import SavedParts, WritesParts, write_parts
@@ -129,14 +134,14 @@ class Checkpoints:
         Raises:
             SettingsError: the folder cannot be written to, or its volume lacks an operation.
             SupersededError: the folder belongs to a later chief.
-            OSError: the volume does not answer at present; another pod may reach it.
+            OSError: the volume does not answer at present, or has become read-only; another pod may mount it again.
         """
         try:
             cannot = _patiently(self._prepare)
         except OSError as error:
             if error.errno != errno.EIO:  # which a volume may have for good
                 raise
-            raise self._not_writable(error) from None
+            raise not_writable(self.folder, error) from None
         if cannot is not None and cannot.startswith(files.LINK):
             raise SettingsError(
                 f"checkpoint.fullEvery: the volume of {self.folder} cannot {cannot}, which incremental saves need: "
@@ -153,7 +158,7 @@ class Checkpoints:
         """Try all operations of a save, and take the folder's next term; return the operation that fails.
 
         Raises:
-            OSError: the volume does not answer at present.
+            OSError: see `open`.
         """
         try:
             files.make_folder(self.folder)
@@ -165,14 +170,8 @@ class Checkpoints:
                 return None
             if error.errno in files.PASSING:
                 raise
-            raise self._not_writable(error) from None
+            raise not_writable(self.folder, error) from None
         return cannot
-
-    def _not_writable(self, error: OSError) -> SettingsError:
-        return SettingsError(
-            f"checkpoint.path: {self.folder} cannot be written to ({error.strerror or error}): mount a volume there, "
-            "or give another path"
-        )
 
     @property
     def base(self) -> int | None:
@@ -375,7 +374,7 @@ def _patiently(call: Callable[[], _Found]) -> _Found:
         try:
             return call()
         except OSError as error:
-            if (wait := next(waits, None)) is None:
+            if (wait := next(waits, None)) is None or error.errno == errno.EROFS:
                 raise
             event("waiting", what="the volume of the checkpoints", reason=str(error), seconds=wait)
         time.sleep(wait)
