@@ -187,34 +187,6 @@ def test_the_first_epoch_of_the_next_chief_has_its_own_losses(client: Any, *, re
     assert counters.scalars["loss"] == (9.0 if restored else 2.0)
 
 
-@pytest.mark.parametrize(("step", "loss"), [(3, 4.0), (2, 5.0)])
-def test_the_epoch_after_a_restore_has_the_losses_of_the_steps_that_count(
-    client: Any, capsys: pytest.CaptureFixture[str], step: int, loss: float
-) -> None:
-    """Steps after the checkpoint are trained again. If the chief has not saved it, those before are missing."""
-    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
-    from pstraining.runtime.data.epochs import Ends, Epochs
-    from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.training.objective import Objective
-    from pstraining.runtime.telemetry.counters import ChiefCounters
-
-    taken = [(0.0, 0.0), (30.0, 10.0), (900.0, 10.0), (50.0, 10.0)]
-    admin = leading(Model(small, still, Objective("sparse_categorical_crossentropy")))
-    admin.take_losses = lambda: taken.pop(0)
-    counters, fit = ChiefCounters(), FitOptions(Epochs(10, 4))
-    reporter, ends = TrainingReporter(lambda: admin, fit, counters, steps=40, total=40), Ends(fit.epochs, 0)
-    reporter.begin(0)
-    reporter.saving(3)
-    reporter._collect()
-    reporter.restored(step)
-    reporter._follow_restore(ends, 4)
-    reporter._end_epoch(ends, 1, 10, lambda: pytest.fail("no callback needs the state"), None)
-    reporter._drain(lambda: time.sleep(0.01))
-    assert counters.scalars["loss"] == loss
-    missing = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "logs_incomplete" in line]
-    assert [(line["epoch"], line["step"]) for line in missing] == ([] if step == 3 else [(0, 2)])
-
-
 @in_soak
 def test_finished_epochs_are_not_repeated_and_further_epochs_continue(
     folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,6 @@
-"""A loss that is NaN is in the logs, and a metric that is NaN costs no other metric."""
+"""Losses and metrics that the logs of an epoch have, or lack: those that are NaN, and those of steps trained again."""
 
+import json
 import math
 import time
 from typing import Any
@@ -95,3 +96,31 @@ def test_a_metric_may_have_several_results_by_name(client: Any) -> None:
     assert set(reported) == compiled.names(rig.model.step.compiled.outputs) == {"error", "twice", "mse"}
     for name, value in reported.items():
         assert value == pytest.approx(logs[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize(("step", "loss"), [(3, 4.0), (2, 5.0)])
+def test_the_epoch_after_a_restore_has_the_losses_of_the_steps_that_count(
+    client: Any, capsys: pytest.CaptureFixture[str], step: int, loss: float
+) -> None:
+    """Steps after the checkpoint are trained again. If the chief has not saved it, those before are missing."""
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Ends, Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    taken = [(0.0, 0.0), (30.0, 10.0), (900.0, 10.0), (50.0, 10.0)]
+    admin = leading(Model(small, still, Objective("sparse_categorical_crossentropy")))
+    admin.take_losses = lambda: taken.pop(0)
+    counters, fit = ChiefCounters(), FitOptions(Epochs(10, 4))
+    reporter, ends = TrainingReporter(lambda: admin, fit, counters, steps=40, total=40), Ends(fit.epochs, 0)
+    reporter.begin(0)
+    reporter.saving(3)
+    reporter._collect()
+    reporter.restored(step)
+    reporter._follow_restore(ends, 4)
+    reporter._end_epoch(ends, 1, 10, lambda: pytest.fail("no callback needs the state"), None)
+    reporter._drain(lambda: time.sleep(0.01))
+    assert counters.scalars["loss"] == loss
+    missing = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "logs_incomplete" in line]
+    assert [(line["epoch"], line["step"]) for line in missing] == ([] if step == 3 else [(0, 2)])
