@@ -248,9 +248,12 @@ def test_a_callback_that_resets_states_of_rnns_is_refused(client: Any, hook: str
         inner = keras.Sequential([keras.Input(batch_shape=(16, 8, 1)), keras.layers.GRU(4, stateful=True, name="gru")])
         return keras.Sequential([keras.Input(batch_shape=(16, 8)), keras.layers.Reshape((8, 1)), inner])
 
-    run = Drained([at("on_train_end", lambda model: model.layers[1].layers[0].reset_state())], build=build)
+    def reset(model: Any) -> None:
+        model.layers[1].layers[0].reset_state()
+
+    run = Drained([at("on_train_begin", reset), at("on_train_end", reset)], build=build)  # neither is part of training
     run.ends.close()
     run.wait()
     with pytest.raises(CallbackError, match=r"a callback has reset the states of the layer gru, .*Leave") as raised:
-        Drained([at(hook, lambda model: model.layers[1].layers[0].reset_state())], build=build).end(1, loss=1.0)
+        Drained([at(hook, reset)], build=build).end(1, loss=1.0)
     assert final_error(raised.value) is not None

@@ -50,6 +50,10 @@ class AssignedWeights:
         self._reset.clear()
         self._before = self._checksums()
 
+    def training_begun(self) -> None:
+        """Accept that states of RNNs were reset in `on_train_begin`: those of workers begin like that."""
+        self._reset.clear()
+
     def note_state(self) -> None:
         """Note the state again that a validation may have changed, as layers may count their calls."""
         self._before = self._checksums() | {path: own for path, own in self._before.items() if path in self._weights}

@@ -185,6 +185,7 @@ class EpochEnds:
             self._callbacks.set_params({"verbose": 0, **params})
             self._assigned.note()
             self._callbacks.on_train_begin()
+            self._assigned.training_begun()
             keep_columns(self._callbacks.callbacks)
             self._fixed.check_all(self._model)
             self._callbacks.on_epoch_begin(epoch)
