@@ -338,6 +338,26 @@ def test_batches_in_memory_that_the_model_cannot_evaluate_are_refused_before_tra
     assert len(list(endless)) == len(made), "nothing was read"
 
 
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+def test_callbacks_of_a_restarted_chief_begin_with_the_present_state(client: Any, hook: str) -> None:
+    """They saw the program's first weights, from which averages or a limit of a callback's own would begin."""
+    import keras
+
+    from pstraining.runtime.chief.reports.callbacks import EpochEnds
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    seen: list[Any] = []
+    falling = keras.optimizers.schedules.PolynomialDecay(1.0, 100, end_learning_rate=0.0)
+    model = Model(small, lambda: keras.optimizers.SGD(falling), Objective("sparse_categorical_crossentropy"))
+    look = at(hook, lambda own: seen.append((own.get_weights()[0].mean(), float(own.optimizer.learning_rate))))
+    ends, first = EpochEnds(model, "/device:CPU:0", [look], None), model.keras.get_weights()[0].mean()
+    ends.begin(2, 25, State(25, {path: value + 1.0 for path, value in model.values().items()}, {}, {}))
+    while ends.busy:
+        ends._thread.join(0.01)
+    assert seen == [(pytest.approx(first + 1.0), pytest.approx(0.75))]
+
+
 def test_the_first_batches_of_a_generator_are_checked_and_evaluated(client: Any) -> None:
     """The job failed at the first validation, or for `evaluate` after all training, after hours."""
     from pstraining.runtime.chief.refusals import check_all

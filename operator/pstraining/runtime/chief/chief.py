@@ -282,7 +282,7 @@ class Chief:
             if not self._members.is_layout_wanted:
                 self._stop.check_layout(can_save=self._saver is not None)
             done = self._trained()
-            self._reporter.begin(done, self._shards[0].step)
+            self._reporter.begin(done, self._shards[0].step, self._snapshot)
             if self._reporter.stops(self._shards[0].step):
                 self._early = True
                 event("ended_early", step=self._shards[0].step, reason="a callback has set model.stop_training")

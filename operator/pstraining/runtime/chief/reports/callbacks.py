@@ -100,12 +100,12 @@ class EpochEnds:
         """Return whether callbacks need the parameters at every epoch's end."""
         return self._callbacks is not None
 
-    def begin(self, epoch: int, step: int = 0, **params: object) -> None:
-        """Start the thread; training starts or resumes in this epoch, at this step."""
+    def begin(self, epoch: int, step: int = 0, state: StateParts | None = None, **params: object) -> None:
+        """Start the thread; training starts in this epoch, or resumes at this step with a state."""
         self._model.keras.stop_training = False
         self._begun, self._begun_at = epoch, step
         self._thread.start()
-        self._give(lambda: self._begin(epoch, params))
+        self._give(lambda: self._begin(epoch, params, step, state))
 
     def end(self, end: EpochEnd) -> None:
         """Process an epoch's end; call it while `busy` is false."""
@@ -180,8 +180,9 @@ class EpochEnds:
                 finally:
                     self._busy.release()
 
-    def _begin(self, epoch: int, params: dict[str, object]) -> None:
+    def _begin(self, epoch: int, params: dict[str, object], step: int, state: StateParts | None) -> None:
         if self._callbacks:
+            self._take(state, step)
             self._callbacks.set_params({"verbose": 0, **params})
             self._assigned.note()
             self._callbacks.on_train_begin()
@@ -193,13 +194,20 @@ class EpochEnds:
             check(self._model)
             self._assigned.check()
 
-    def _end(self, end: EpochEnd) -> None:
-        if end.state is not None:
-            self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
-            self._assigned.note()
+    def _take(self, state: StateParts | None, step: int, skipped: int = 0) -> None:
+        """Give the model a state, and its optimizers the number of steps that they have made.
+
+        TensorBoard reads the number, also a MultiOptimizer's own one, and for schedules the rate of this step.
+        """
+        if state is not None:
+            self._model.assign(evaluation_weights(state, self._model.trained_by, over=False))
         for own in (self._model.optimizer, *self._model.optimizers):
-            # TensorBoard reads the number, also a MultiOptimizer's own one, and for schedules the rate of this step.
-            own._iterations.assign(max(0, self._optimizer_steps(end.step) - end.skipped))
+            own._iterations.assign(max(0, self._optimizer_steps(step) - skipped))
+
+    def _end(self, end: EpochEnd) -> None:
+        self._take(end.state, end.step, end.skipped)
+        if end.state is not None:
+            self._assigned.note()
         if end.validate and self._validation:
             with refusing_repeated_errors("validation: the model cannot be evaluated"), noting_long("validation"):
                 measured = self._model.keras.evaluate(

@@ -146,9 +146,10 @@ class TrainingReporter:
         """
         return self._ends.busy
 
-    def begin(self, done: int, step: int = 0) -> None:
-        """Start reporting at `done` steps or splits, and this step; not called once training is over."""
+    def begin(self, done: int, step: int = 0, snapshot: Callable[[], StateParts] | None = None) -> None:
+        """Start reporting at `done` steps or splits, and this step, with this state; later calls do nothing."""
         if self._watch is None:
+            state = snapshot() if snapshot and self._ends.wants_state else None  # without one, the model has it
             self._aggregate.note(self._admin.reports())
             if not self._has_restored:  # like the workers' counts, losses under a former chief are not of this epoch
                 self._admin.take_losses()
@@ -156,7 +157,7 @@ class TrainingReporter:
             epochs = self._fit.epochs
             if self._ends.wants_state:
                 self._adopt_learning_rates(epochs.under_way(done))
-            self._ends.begin(epochs.under_way(done), step, epochs=epochs.number, steps=epochs.steps)
+            self._ends.begin(epochs.under_way(done), step, state, epochs=epochs.number, steps=epochs.steps)
 
     def saving(self, step: int) -> None:
         """Note what the logs of the epoch have at this step, of which a checkpoint has been copied just now."""
