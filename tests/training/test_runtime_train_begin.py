@@ -351,7 +351,7 @@ def test_callbacks_of_a_restarted_chief_begin_with_the_present_state(client: Any
     falling = keras.optimizers.schedules.PolynomialDecay(1.0, 100, end_learning_rate=0.0)
     model = Model(small, lambda: keras.optimizers.SGD(falling), Objective("sparse_categorical_crossentropy"))
     look = at(hook, lambda own: seen.append((own.get_weights()[0].mean(), float(own.optimizer.learning_rate))))
-    ends, first = EpochEnds(model, "/device:CPU:0", [look], None), model.keras.get_weights()[0].mean()
+    ends, first = EpochEnds(model, "/device:CPU:0", [look], None), next(iter(model.values().values())).mean()
     ends.begin(2, 25, State(25, {path: value + 1.0 for path, value in model.values().items()}, {}, {}))
     while ends.busy:
         ends._thread.join(0.01)
