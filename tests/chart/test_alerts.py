@@ -163,7 +163,9 @@ def promtool() -> str:
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
-def run(promtool: str, folder: Path, name: str, series: Series, labels: dict[str, str] | None) -> str:
+def run(
+    promtool: str, folder: Path, name: str, series: Series, labels: dict[str, str] | None, *, at: int | None = None
+) -> str:
     """Return promtool's output if the result is not the expected one: the alert with these labels, or none."""
     query = f'ALERTS{{alertname="{name}",alertstate="firing"}}'
     severity = next(rule["labels"]["severity"] for rule in alerts() if rule["alert"] == name)
@@ -173,7 +175,7 @@ def run(promtool: str, folder: Path, name: str, series: Series, labels: dict[str
     test: dict[str, Any] = {
         "interval": "1m",
         "input_series": [{"series": key, "values": value} for key, value in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": f"{CASES[name].at}m", "exp_samples": samples}],
+        "promql_expr_test": [{"expr": query, "eval_time": f"{at or CASES[name].at}m", "exp_samples": samples}],
     }
     file = folder / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(CHART / "files" / "alerts.yaml")], "tests": [test]}))
@@ -234,6 +236,27 @@ def test_a_chief_may_prepare_for_ten_minutes_before_its_first_step(
     """Of a chief that has started in minute 31, or in minute 25."""
     expected = TEAM if fires else None
     assert not run(promtool, tmp_path, "PSTrainingStandsStill", {f"pstraining_global_step{{{JOB}}}": series}, expected)
+
+
+@pytest.mark.parametrize(
+    ("busy", "at", "fires"),
+    [("0x1 0+60x200", 110, False), ("0x1 0+60x200", 145, True)],
+)
+def test_a_chief_that_saves_or_evaluates_does_not_stand_still_for_two_hours(
+    promtool: str, tmp_path: Path, busy: str, at: int, fires: bool
+) -> None:
+    """It reads no step meanwhile. One that hangs is reported in the end."""
+    series = {f"pstraining_global_step{{{JOB}}}": "500x250", f"pstraining_chief_busy_seconds{{{JOB}}}": busy}
+    expected = TEAM if fires else None
+    assert not run(promtool, tmp_path, "PSTrainingStandsStill", series, expected, at=at)
+
+
+def test_short_saves_do_not_hide_that_a_job_stands_still(promtool: str, tmp_path: Path) -> None:
+    series = {
+        f"pstraining_global_step{{{JOB}}}": "500x60",
+        f"pstraining_chief_busy_seconds{{{JOB}}}": "0 60 120 " * 20,
+    }
+    assert not run(promtool, tmp_path, "PSTrainingStandsStill", series, TEAM)
 
 
 @pytest.mark.parametrize("verdict", REFUSALS)

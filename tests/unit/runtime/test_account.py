@@ -1,4 +1,4 @@
-"""A chief's counters of redundancy."""
+"""A chief's counters of redundancy, and of its long activities."""
 
 import time
 
@@ -22,6 +22,21 @@ def test_losses_and_the_time_without_redundancy(monkeypatch: pytest.MonkeyPatch)
     account.on_new_view(lost=False, whole=True)
     now = 200.0
     assert (account.takeovers, account.unreplicated_seconds) == (2, 3.0)
+
+
+def test_a_chief_is_busy_from_the_beginning_of_the_outermost_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alert on training that stands still leaves out a chief that saves or evaluates."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    account = ChiefCounters()
+    assert account.busy_seconds == 0.0
+    with account.busy():
+        now = 400.0
+        with pytest.raises(OSError, match="full"), account.busy():
+            raise OSError("full")
+        now = 500.0
+        assert account.busy_seconds == 400.0
+    assert account.busy_seconds == 0.0
 
 
 def test_a_chief_that_starts_without_a_member_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

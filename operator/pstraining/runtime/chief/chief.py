@@ -141,7 +141,7 @@ class Chief:
         with self._stop.deferred():
             final = self._repeated(self._lead)
         evaluate, local = self._options.evaluate, self._options.fit.local_optimizers
-        with tf.device(self._client.compute):
+        with tf.device(self._client.compute), self._options.counters.busy():
             result = conclude(self._model, evaluate, final, self._saver, local_optimizers=local)
         return self._reporter.conclude(result)
 
@@ -210,7 +210,8 @@ class Chief:
                 self._admin.set_record(self._members.fence, generation=abs(self._shards[0].generation))
             else:
                 self._stop.exit_unsaved("the parameter servers have lost the state")
-                self._restore()
+                with self._options.counters.busy():
+                    self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
             self._admin.set_record(self._members.fence, done=0)
         self._admin.release(self._members.fence)
@@ -229,7 +230,8 @@ class Chief:
     def _restore_on(self, assignment: Assignment, fence: int) -> None:
         """Restore on these members under a fence, without accepting updates yet."""
         self._members.restore_on(assignment, fence)
-        self._restore(shut=True)
+        with self._options.counters.busy():
+            self._restore(shut=True)
 
     def _restore(self, *, shut: bool = False) -> None:
         """Put the newest checkpoint on all servers together, or the initial values when there is none."""
@@ -318,9 +320,8 @@ class Chief:
     @contextmanager
     def _copied(self, plan: SavePlan = FULL) -> Iterator[ServerState]:
         """Copy the state on the servers, which train on meanwhile, and mark it if training ended early."""
-        with self._admin.copied(
-            plan, fence=self._members.fence, wait=self._waiting(), between=self._while_saving
-        ) as state:
+        copied = self._admin.copied(plan, fence=self._members.fence, wait=self._waiting(), between=self._while_saving)
+        with self._options.counters.busy(), copied as state:
             self._admin.resume_steps()
             ordered = data_order.noted(state, self._options.order)
             yield ordered.ended() if self._early else ordered

@@ -6,7 +6,8 @@ Pure; importing it imports no TensorFlow.
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, STATE, WEIGHT, Counters
@@ -152,6 +153,23 @@ class ChiefCounters:
 
     _unreplicated: float = 0.0
     _since: float = 0.0
+    _busy_since: float | None = None
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Note that the chief's thread reads no step in the block, because it saves, restores, evaluates or waits."""
+        former = self._busy_since
+        self._busy_since = time.monotonic() if former is None else former
+        try:
+            yield
+        finally:
+            self._busy_since = former
+
+    @property
+    def busy_seconds(self) -> float:
+        """Return the seconds since the outermost block of `busy` began; 0 outside such a block."""
+        since = self._busy_since  # the thread of a scrape reads it once
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def unreplicated_seconds(self) -> float:

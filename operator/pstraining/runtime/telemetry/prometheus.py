@@ -34,6 +34,11 @@ STATE: Final = {
     "global_step": ("step", "The job's step that this chief has read last."),
     "epoch": ("epoch", "The current epoch, from 0."),
     "loss": ("loss", "Mean loss of all workers over the last seconds."),
+    "chief_busy_seconds": (
+        "busy_seconds",
+        "Seconds since this chief began to save, to restore, to evaluate or to wait for callbacks; otherwise 0. It "
+        "reads no step meanwhile.",
+    ),
     "workers_present": ("workers", "Workers that take part."),
     "load_skew": ("skew", "Bytes that workers exchange with the heaviest shard, as a multiple of the mean of all."),
     "checkpoint_step": ("checkpoint_step", "Step of the last checkpoint that this chief has written."),

@@ -301,8 +301,9 @@ class TrainingReporter:
             event("learning_rate", value=rates[number], **own)
 
     def _drain(self, wait: Callable[[], None]) -> None:
-        while self._ends.busy:
-            wait()
+        with self._counters.busy():
+            while self._ends.busy:
+                wait()
 
     def _end_epoch(
         self, watch: Ends, number: int, step: int, snapshot: Callable[[], StateParts], following: int | None
