@@ -10,6 +10,7 @@ from pstraining.cli.errors import ConflictError, DeniedError, RequestError
 from pstraining.cli.planning.planned import Planned, planned_for
 from pstraining.core.actions import Kind
 from pstraining.kube.paths import RESOURCES
+from tests.support import simulation
 from tests.support.builders import deep_merge, job
 from tests.support.copying import copied
 from tests.support.installation import deployment
@@ -100,6 +101,17 @@ def test_a_new_job_with_a_queue_first_gets_its_workload() -> None:
     assert done(planned) == [("create", "Workload", "for 4 pods, 4 CPU in total")]
     assert (planned.queue, planned.notes) == (QUEUE, ())
     assert f"The job waits in the queue {QUEUE}: " in text(planned)
+
+
+def test_a_gang_is_planned_without_the_right_to_read_its_group() -> None:
+    """Kubernetes' role `edit` may not list PodGroups."""
+    world = simulation.running(runPolicy={"schedulingPolicy": {"gang": "SchedulerPlugins"}})
+    cluster = LiveCluster(world, is_served=False, denied=("podgroups",))
+    planned = plan(cluster, world)
+    path = RESOURCES[Kind.POD_GROUP].path("default")
+    assert planned.actions == ()
+    assert planned.notes == (f"You may not read {path}. The plan leaves out the PodGroup of the job's gang.",)
+    assert planned.notes[0] in text(planned)
 
 
 def test_a_job_that_waits_or_runs_in_its_queue_needs_nothing() -> None:

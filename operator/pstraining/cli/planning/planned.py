@@ -1,6 +1,6 @@
 """The operator's next actions for a job: for a new job offline, or for a job and its objects in a cluster."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -8,7 +8,7 @@ from typing import Any, Final
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.cli.client import ClusterClient, Object
-from pstraining.cli.errors import ConflictError, RequestError
+from pstraining.cli.errors import ConflictError, DeniedError, RequestError
 from pstraining.cli.jobs import condition
 from pstraining.cli.planning import queues
 from pstraining.cli.planning.queues import Queueing
@@ -94,8 +94,10 @@ def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Pl
     queueing = queues.queueing(cluster, after, before)
     children: list[Object] = [*queueing.workloads]
     pods: list[Object] = []
+    unseen = ""
     if before is not None:
-        children += _children(cluster, after)
+        group, unseen = _group(cluster, after)
+        children += [*_children(cluster, after, CHILDREN), *group]
         pods = cluster.pods(after["metadata"]["namespace"], after["metadata"]["name"])
     resizes_pods = before is not None and _serves_resizes(cluster)
     installation = Installation(resizes_pods=resizes_pods, kueue=queueing.support)
@@ -104,6 +106,9 @@ def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Pl
     snapshot = replace(snapshot, queue_objects=objects)
     facts = gather(snapshot, now)
     actions = planner.plan(facts, launcher).actions
+    if unseen:
+        actions = tuple(action for action in actions if action.kind not in Kind.pod_groups())
+        unknown = [*unknown, unseen]
     found = Planned(
         after,
         actions,
@@ -140,17 +145,28 @@ def _forced(conflicts: tuple[str, ...]) -> Iterator[str]:
         yield f"`kubectl pstraining submit` needs --force: other field managers own {', '.join(conflicts)}."
 
 
-def _children(cluster: ClusterClient, job: Object) -> Iterator[Object]:
-    """Yield the objects that may belong to a job, without pods and Workloads."""
-    namespace, group = job["metadata"]["namespace"], kind_of_group(job)
-    for kind in CHILDREN if group is None else (*CHILDREN, group):
+def _children(cluster: ClusterClient, job: Object, kinds: Iterable[Kind]) -> Iterator[Object]:
+    """Yield the objects of these kinds that may belong to a job."""
+    for kind in kinds:
         place, selector = RESOURCES[kind], f"{names.LABEL_JOB}={job['metadata']['name']}"
         what = {"apiVersion": place.api_version, "kind": str(kind)}
-        try:
-            yield from (c | what for c in cluster.listed(place.path(namespace), labelSelector=selector))
-        except RequestError as error:
-            if kind is not group or error.status != 404:
-                raise
+        found = cluster.listed(place.path(job["metadata"]["namespace"]), labelSelector=selector)
+        yield from (c | what for c in found)
+
+
+def _group(cluster: ClusterClient, job: Object) -> tuple[list[Object], str]:
+    """Return the PodGroup of a job's gang, and why it is not known; Kubernetes' role `edit` may not read PodGroups."""
+    kind = kind_of_group(job)
+    if kind is None:
+        return [], ""
+    try:
+        return list(_children(cluster, job, [kind])), ""
+    except DeniedError as error:
+        return [], f"{error} The plan leaves out the PodGroup of the job's gang."
+    except RequestError as error:
+        if error.status != 404:
+            raise
+    return [], ""
 
 
 def _sizings(facts: Facts) -> Iterator[str]:
