@@ -5,12 +5,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.values import merged, path_of
 from pstraining.client.errors import ClientError
 from pstraining.client.program import JobProgram, is_word
+from pstraining.resources.resource_requests import parse
 
 Object = dict[str, Any]
 PROGRAM_DIR: Final = "/opt/program"
@@ -21,6 +23,9 @@ _DOLLARS: Final = re.compile(r"\$\$(?!\()")
 _FILE: Final = re.compile(r"(?!\.\.)[\w.-]{1,253}", re.ASCII)
 """The names that keys of a ConfigMap may have."""
 _PROGRAM, _PACKAGES = "program", "packages"
+_AMOUNTS: Final = ("limits", "requests")
+_COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
+"""The resources of each container that a ResourceQuota or a LimitRange may require."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +215,35 @@ def _resources(wanted: Mapping[str, Any]) -> Object:
     return {"requests": flat, "limits": {name: value for name, value in flat.items() if name != "cpu"}}
 
 
+def _of_roles(spec: Mapping[str, Any]) -> list[object]:
+    """Return the resources of the roles in a spec, whose pods all have the init containers of a worker."""
+    roles = [spec.get(role) for role in names.ROLES]
+    return [role.get("resources") for role in roles if isinstance(role, Mapping)]
+
+
+def _smallest(given: Sequence[object]) -> Object:
+    """Return the resources of a container that runs before others, in pods of several roles; empty without any.
+
+    A namespace with a ResourceQuota refuses containers without them. With the smallest amounts of all roles, no pod
+    requests more than without this container. It needs no devices.
+    """
+    fields: Object = {}
+    for found in (found for found in given if isinstance(found, Mapping)):
+        limits, requests = (found.get(kind) if isinstance(found.get(kind), Mapping) else {} for kind in _AMOUNTS)
+        for kind, amounts in zip(_AMOUNTS, (limits, {**limits, **requests}), strict=True):
+            for name in (name for name in _COMPUTE if name in amounts):
+                chosen = fields.setdefault(kind, {})
+                chosen[name] = min(amounts[name], chosen.get(name, amounts[name]), key=_amount)
+    return {"resources": fields} if fields else {}
+
+
+def _amount(quantity: Any) -> Decimal:
+    try:
+        return parse(quantity)
+    except ValueError:
+        return Decimal(0)  # the API server refuses it, wherever it is
+
+
 def checkpoint_of(wanted: str | Mapping[str, Any]) -> Object:
     """Return spec.checkpoint. A text is the URI of an object store, or the size of a claim."""
     if not isinstance(wanted, str):
@@ -241,6 +275,7 @@ def _add_packages(pod: Object, container: Object, options: JobOptions) -> None:
             "env": [*container["env"], {"name": "HOME", "value": PACKAGES_DIR}],
             "volumeMounts": [mount],
             "terminationMessagePolicy": "FallbackToLogsOnError",
+            **_smallest([container.get("resources"), *_of_roles(options.spec)]),
         }
     ]
     pod["volumes"].append({"name": _PACKAGES, "emptyDir": {}})

@@ -109,3 +109,35 @@ def test_none_is_the_default_of_an_option(client: Client) -> None:
     client.train(program, env=None, packages=None, ps=None, workers=2)
     backend: Any = client._backend
     assert backend.options == JobOptions(workers=2)
+
+
+@pytest.mark.parametrize(
+    ("resources", "spec", "expected"),
+    [
+        ({"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1}, {}, ({"cpu": 2, "memory": "4Gi"}, {"memory": "4Gi"})),
+        (
+            {"cpu": 8, "memory": "64Gi"},
+            {
+                "chief": {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "2Gi"}}},
+                "ps": {"resources": {"requests": {"memory": "100Gi"}}},
+            },
+            ({"cpu": "500m", "memory": "2Gi"}, {"cpu": "1", "memory": "2Gi"}),
+        ),
+        ({}, {"worker": {"resources": {"limits": {"cpu": 3}}}}, ({"cpu": 3}, {"cpu": 3})),
+    ],
+    ids=["devices", "roles", "spec"],
+)
+def test_the_installation_of_packages_has_resources_for_a_quota(
+    resources: dict[str, Any], spec: dict[str, Any], expected: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    """A ResourceQuota refuses pods with a container without them. No pod requests more than before."""
+    options = JobOptions(image="img:1", packages=["lz4"], resources=resources, spec=spec)
+    job = build_job("digits", "team", program_of(program, {}, ()), options)
+    (install,) = job["spec"]["worker"]["template"]["spec"]["initContainers"]
+    assert install["resources"] == {"requests": expected[0], "limits": expected[1]}
+
+
+def test_the_installation_of_packages_of_a_job_without_resources_has_none() -> None:
+    job = build_job("digits", "team", program_of(program, {}, ()), JobOptions(image="img:1", packages=["lz4"]))
+    (install,) = job["spec"]["worker"]["template"]["spec"]["initContainers"]
+    assert "resources" not in install
