@@ -309,3 +309,54 @@ def test_statistics_of_a_step_that_is_computed_again_count_once(client: Any) -> 
     mean, variance = of_one_process([[first], [second]])
     np.testing.assert_allclose(state["bn/moving_mean"], mean, rtol=1e-4)
     np.testing.assert_allclose(state["bn/moving_variance"], variance, rtol=1e-3)
+
+
+def test_variables_of_no_layer_are_found_by_the_lines_that_use_them() -> None:
+    """A variable that the loss, a layer or the training step has, and no weight of the model is, has another value on
+    each worker: the lines that use it are reported. Weights, metrics, seeds, tables of words and generators are not.
+    """
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    calls, factor, of_layer = keras.Variable(0.0), tf.Variable(1.0), tf.Variable(0)
+    generator = tf.random.Generator.from_seed(1)
+    scaled = tf.function(lambda x: x * factor)
+
+    class Counting(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, _: Any) -> None:
+            self.calls = self.add_weight(shape=(), trainable=False)
+
+        def call(self, x: Any) -> Any:
+            self.calls.assign_add(1.0)
+            return x + generator.normal([]) * 0.0
+
+    def free(x: Any) -> Any:
+        of_layer.assign_add(1)
+        return x
+
+    def loss(true: Any, predicted: Any) -> Any:
+        calls.assign_add(1.0)
+        return scaled(keras.ops.square(true - predicted))
+
+    def lines(layers: Any, loss: Any) -> list[str]:
+        def build() -> Any:
+            return keras.Sequential([keras.Input((4,)), *layers(), keras.layers.Dense(1)])
+
+        model = Model(build, sgd, Objective(loss, metrics=["mae"]))
+        step = tf.function(lambda batch: model.loss_and_gradients(batch, lambda *_: None)[0], autograph=False)
+        step.get_concrete_function(batches(1)[0])
+        return model.connections.of_no_layer
+
+    def usual() -> Any:
+        words = keras.layers.IntegerLookup(vocabulary=[1, 2])
+        rounded = keras.layers.Lambda(lambda x: keras.ops.cast(x, "int64"), output_shape=(4,))
+        return [rounded, words, keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), Counting()]
+
+    assert lines(usual, "mse") == []
+    begin = {function: function.__code__.co_firstlineno for function in (free, loss)}
+    name = "test_runtime_state.py"
+    assert lines(lambda: [keras.layers.Lambda(free, output_shape=(4,))], "mse") == [f"{name}:{begin[free] + 1}"]
+    assert lines(list, loss) == [f"{name}:{begin[loss] + 1}", f"{name}:{begin[loss] + 2}"]

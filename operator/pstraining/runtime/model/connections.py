@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.optimizers.optimizer import CONSTRAINED, is_decayed
-from pstraining.runtime.model.tensor import KerasModel, KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.own_state import common_seed
+from pstraining.runtime.model.tensor import KerasModel, KerasOptimizer, KerasVariable, Tensor, Variable
+from pstraining.runtime.model.training.state_changes import Writes
 
 RECOMPUTED: Final = ("Ftrl",)
 """Optimizers that compute a variable from their slots, so that a gradient of zeros changes it."""
@@ -32,9 +34,15 @@ class Connections:
         self._known = {id(variable) for variable in model.variables}
         self.missing: list[str] = []
         """Paths of the trained variables on which the loss does not depend."""
+        self.of_no_layer: list[str] = []
+        """Lines of the program where the step uses variables that belong to no layer."""
 
-    def check_built(self) -> None:
+    def check_used(self, written: Writes, own: Iterable[Variable]) -> None:
         """Refuse variables that the forward pass has created: the servers would neither have nor train them.
+
+        Args:
+            written: the operations of the forward pass.
+            own: variables of this library.
 
         Raises:
             ModelError: names the first one.
@@ -45,6 +53,8 @@ class Connections:
                 f"{late[0].path} was created by the first training step, and parameter servers do not have it: build "
                 "every layer in the model function, such as by a call of the model with training=True"
             )
+        known = [*self._model.variables, *self._model.metrics_variables, *common_seed()]
+        self.of_no_layer = written.of_no_layer(known, own)
 
     def filled(
         self, gradients: Iterable[Tensor | None], variables: Sequence[Tensor], tensors: Sequence[tuple[str, str]]

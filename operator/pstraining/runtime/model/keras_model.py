@@ -316,7 +316,7 @@ class Model:
                 with looking_up(lookups), normalization.from_variables(self._normalizing), failed:
                     loss = self.step.loss(batch)
             self._is_traced = True
-            self.connections.check_built()
+            self.connections.check_used(written, self.step.counted)
             if values is None:
                 self.writes = written.of(self.variables[len(self.trainable) :])
                 self.check_writes(written.of(self.trainable), written.of(self.frozen))

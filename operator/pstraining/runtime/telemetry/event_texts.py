@@ -122,6 +122,12 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "The loss does not depend on `variables`, which therefore do not change.",
         "Set `trainable = False` on their layers.",
     ),
+    "not_shared": EventText(
+        _WORKER,
+        "At `lines` of the program, the training step uses variables that belong to no layer. Each process has its "
+        "own. What a step or a callback assigns to them reaches no other process and no checkpoint.",
+        "Create a weight of a layer with `add_weight`, or ignore the event if the variables never change.",
+    ),
     "metrics_left_out": EventText(
         _ANY,
         "From a worker: the logs of training lack the metrics, because of `reason`; the validation has them. From the "

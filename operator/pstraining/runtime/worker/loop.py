@@ -203,6 +203,8 @@ class Worker:
         if missing := self._store.model.connections.missing:
             reason = "the loss does not depend on them"
             event("no_gradient", worker=self._identity.worker, variables=missing, reason=reason)
+        if lines := self._store.model.connections.of_no_layer:
+            event("not_shared", worker=self._identity.worker, lines=lines, reason="no layer has these variables")
         step = self._store.model.step
         if self._training.backup_workers:  # a round may drop a gradient, whose batches are computed again
             self._carried = CarriedStates([*self._store.model.carried, *step.counted])
