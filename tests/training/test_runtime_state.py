@@ -360,3 +360,34 @@ def test_variables_of_no_layer_are_found_by_the_lines_that_use_them() -> None:
     name = "test_runtime_state.py"
     assert lines(lambda: [keras.layers.Lambda(free, output_shape=(4,))], "mse") == [f"{name}:{begin[free] + 1}"]
     assert lines(list, loss) == [f"{name}:{begin[loss] + 1}", f"{name}:{begin[loss] + 2}"]
+
+
+def test_models_of_one_process_share_no_variables() -> None:
+    """Worker 0 of a job without a chief evaluates one model while it trains another one."""
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.own_state import check_separate
+    from pstraining.runtime.model.training.objective import Objective
+
+    layer, optimizer = keras.layers.Dense(1, name="shared"), sgd()
+
+    def partly() -> Any:
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), layer])
+
+    def two(build: Any, make: Any) -> tuple[Model, Model]:
+        first, second = (Model(build, make, Objective("mse")) for _ in range(2))
+        return first, second
+
+    check_separate(two(normalized, sgd)[1], [])
+    first, second = two(normalized, sgd)
+    check_separate(second, [first])
+    first, second = two(partly, sgd)
+    second.trainable[-1].assign([3.0])
+    assert first.trainable[-1].numpy().tolist() == [3.0]
+    with pytest.raises(ModelError, match=r"returned sequential/shared/kernel twice, .*functools\.cache"):
+        check_separate(second, [first])
+    first, second = two(normalized, lambda: optimizer)
+    with pytest.raises(ModelError, match="the optimizer function returned the same SGD twice"):
+        check_separate(second, [first])

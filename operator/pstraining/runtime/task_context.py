@@ -1,6 +1,6 @@
 """What a task's worker and chief are built from. Imports no TensorFlow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
@@ -12,6 +12,7 @@ from pstraining.runtime.tracking.tracking import Tracking
 if TYPE_CHECKING:
     from pstraining.runtime.data.epochs import Epochs
     from pstraining.runtime.history.recorder import HistoryRecorder
+    from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
     from pstraining.runtime.transport.client import PSClient
     from pstraining.runtime.updates.factory import UpdateFactory
@@ -41,3 +42,5 @@ class TaskContext:
     epochs: "Epochs"
     counters: "WorkerCounters"
     chiefs: "ChiefCounters"
+    models: "list[Model]" = field(default_factory=list)
+    """The models of this process: that of the chief, that of the worker, or both."""

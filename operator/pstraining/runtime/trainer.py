@@ -377,6 +377,7 @@ class Trainer:
         import tensorflow as tf
 
         from pstraining.runtime.model.keras_model import Model
+        from pstraining.runtime.model.own_state import check_separate
         from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
@@ -386,6 +387,8 @@ class Trainer:
             model = Model(
                 self._model, self._optimizer, objective, with_tables=with_tables, jit_compile=self._jit_compile
             )
+        check_separate(model, context.models)
+        context.models.append(model)
         members = ModelMembers(
             context.client,
             model,

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import keras
 import numpy as np
@@ -18,8 +18,12 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from keras.src.utils import rng_utils
 
+from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasVariable, Variable
+
+if TYPE_CHECKING:
+    from pstraining.runtime.model.keras_model import Model
 
 SETTINGS: Final = ("dtype_policy", "flash_attention", "custom_objects_scope_dict", rng_utils.GLOBAL_RANDOM_SEED)
 """Names of Keras's settings that hold for one thread alone."""
@@ -43,6 +47,32 @@ def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[
         run()
 
     return running
+
+
+def check_separate(model: "Model", others: "Iterable[Model]") -> None:
+    """Refuse a model that has variables or an optimizer of another one in this process.
+
+    Without a chief, worker 0 evaluates one model while it trains another one.
+
+    Args:
+        model: the model that was just built.
+        others: the models that were built before.
+
+    Raises:
+        ModelError: names a variable or the optimizer, and the way out.
+    """
+    for other in others:
+        theirs = {id(variable) for variable in other.keras.variables}
+        if shared := [variable.path for variable in model.keras.variables if id(variable) in theirs]:
+            raise ModelError(
+                f"the model function returned {shared[0]} twice, but worker 0 of a job without a chief needs two "
+                "models: create every layer in the function, and leave out functools.cache"
+            )
+        if {id(own) for own in model.optimizers} & {id(own) for own in other.optimizers}:
+            raise ModelError(
+                f"the optimizer function returned the same {type(model.optimizer).__name__} twice, but worker 0 of a "
+                "job without a chief needs two: create it in the function, and leave out functools.cache"
+            )
 
 
 class Unshared:
