@@ -83,7 +83,8 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
 
     def push() -> None:
         with tf.device(client.local):
-            what = UpdateHeader.pack(as_numbers(None), next(numbers), batches=1)  # servers apply each number once
+            numbered = next(numbers)  # servers apply each number once
+            what = UpdateHeader.pack(as_numbers(None), numbered, batches=1, workers=1)
             answer = client.call(updates._push[0], *arguments, what)
         assert answer[0], "the push was refused"
 

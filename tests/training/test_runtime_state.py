@@ -112,11 +112,17 @@ def test_statistics_of_stale_workers_are_those_of_one_process(
     assert np.isfinite(rig.model.keras.predict_on_batch(made[0][0])).all()
 
 
-def test_state_of_another_kind_moves_towards_each_workers_own_value(client: Any) -> None:
+@pytest.mark.parametrize("left", [2, 1])
+def test_state_of_another_kind_moves_towards_each_workers_own_value(
+    client: Any, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """State of another kind, here the largest input, moves towards each worker's value. The sum of all changes would be
-    twice as large, and the newest value that of a single worker.
+    twice as large, and the newest value that of a single worker. When the job is scaled, the number of workers follows.
     """
     import keras
+
+    monkeypatch.setattr("pstraining.runtime.updates.asynchronous.state.LOOK_SECONDS", 0.0)
+    number = [2]
 
     class Peak(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
@@ -133,13 +139,14 @@ def test_state_of_another_kind_moves_towards_each_workers_own_value(client: Any)
         ps=1,
         build=lambda: keras.Sequential([keras.Input((4,)), Peak(name="peak"), keras.layers.Dense(1)]),
         workers=2,
+        count=lambda: number[0],
         loss="mse",
     )
     rig.start()
-    made = batches(2)
+    made, number[0] = batches(2), left
     expected = np.zeros(4)
     for x, _ in made:
-        expected += (x.numpy().max(0) - expected) / 2
+        expected += (x.numpy().max(0) - expected) / left
     stale(rig, [[batch] for batch in made])
     (value,) = (v for path, v in rig.control.snapshot(fence=1).variables.items() if path.endswith("peak"))
     np.testing.assert_allclose(value, expected, rtol=1e-6)

@@ -1,8 +1,10 @@
 """The reports of a running job: metrics, bytes, progress lines, summaries."""
 
+import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,3 +103,28 @@ def test_tensorboard_finds_the_same_numbers(seen: tuple[dict[str, Any], Path]) -
     assert len(steps) >= 2
     assert steps == sorted(steps)
     assert all(rate == pytest.approx(0.01) for _, rate in found["epoch/learning_rate"])
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_stall_counts_the_workers_that_the_job_has_now(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief's process continues when the job is scaled from three workers."""
+    from pstraining.runtime.chief.reports.reporting import TrainingReporter
+    from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Cluster, Task
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+    from pstraining.runtime.telemetry.progress import Rate, Seen, StallDetector
+
+    file, now, sent = tmp_path / "cluster.json", [0.0], list[dict[str, Any]]()
+    file.write_text(json.dumps({"cluster": {"worker": ["a:1"] * workers}}))
+    monkeypatch.setenv(ENV_CLUSTER_FILE, str(file))
+    reporter = TrainingReporter.__new__(TrainingReporter)
+    cluster = Cluster("job", Task("chief", 0), {"worker": ("a:1",) * 3})
+    admin: Any = SimpleNamespace(client=SimpleNamespace(cluster=cluster))
+    reporter._at = lambda: admin
+    reporter._counters, reporter._rate, reporter._present = ChiefCounters(), Rate(None), (0, 1)
+    reporter._stall, reporter._report_progress = StallDetector(lambda: now[0]), lambda **fields: sent.append(fields)
+    for step, now[0] in ((0, 0.0), (1, 1.0), (1, 1e6)):
+        reporter._send_progress(Seen(step))
+    expected = {2: "all 2 workers take part", 4: "2 of 4 workers are missing: worker-2, worker-3."}
+    assert expected[workers] in sent[-1]["stalled"]

@@ -81,7 +81,7 @@ def choose(
         hooks = asynchronous.hooks(name, with_ledger=with_ledger, bound=bound, paired=paired)
 
         def make_async(store: ParameterStore, identity: Identity) -> Updates:
-            blend = StateBlend(store.model, workers=workers) if workers > 1 else None
+            blend = StateBlend(store.model, count or (lambda: workers)) if workers > 1 else None
             computer, compressor = own_part(store, blend)
             worker = AsyncWorker(store, identity, choices)
             if training.overlap_communication:

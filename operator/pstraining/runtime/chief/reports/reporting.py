@@ -17,6 +17,7 @@ from pstraining.runtime.chief.reports.epoch_sums import EpochSums
 from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
+from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.data.sources import Order, check_workers
 from pstraining.runtime.data.validation import Validation
@@ -344,7 +345,7 @@ class TrainingReporter:
         """Send the progress. `result` is the job's result at the end of training, when there are no rates."""
         counters, fraction, over = self._counters, self._rate.fraction(seen), result is not None
         cluster = self._admin.client.cluster
-        workers = cluster.workers
+        workers = clusters.number_of_workers(cluster)  # the job may have been scaled since this process started
         self._report_progress(
             step=seen.step,
             steps=self._rate.steps,

@@ -19,16 +19,18 @@ class UpdateHeader(NamedTuple):
     """The worker's number for the update, from 1; no server applies a number twice. int64[]."""
     batches: Tensor
     """Number of batches in the update. int64[]."""
+    workers: Tensor
+    """Number of workers of the job. int64[]."""
 
     @staticmethod
-    def pack(progress: Sequence[int], number: int, batches: int) -> Tensor:
-        """Return the vector that a worker sends. int64[5]."""
-        return tf.constant([*progress, number, batches], tf.int64)
+    def pack(progress: Sequence[int], number: int, batches: int, workers: int) -> Tensor:
+        """Return the vector that a worker sends. int64[6]."""
+        return tf.constant([*progress, number, batches, workers], tf.int64)
 
     @classmethod
     def unpack(cls, vector: Tensor) -> "UpdateHeader":
         """Emit the fields on the server."""
-        return cls(vector[:3], vector[3], vector[4])
+        return cls(vector[:3], vector[3], vector[4], vector[5])
 
 
 class UpdateReply(NamedTuple, Generic[Number]):

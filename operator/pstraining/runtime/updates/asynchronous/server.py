@@ -26,7 +26,7 @@ def push(
     gradient: ShardGradient,
     *,
     moves: bool,
-    state_weight: Callable[[Tensor, Segment], Tensor] | None,
+    state_weight: Callable[[Tensor, Tensor, Segment], Tensor] | None,
 ) -> Tensor:
     """Emit applying one worker's gradient on one server, unless it is not finite or of another session.
 
@@ -34,7 +34,7 @@ def push(
         shard: the server.
         session: term and generation. int64[2].
         identity: worker and incarnation. int64[2].
-        what: see `UpdateHeader`. int64[5].
+        what: see `UpdateHeader`. int64[6].
         gradient: the server's part.
         moves: whether its vectors are moves.
         state_weight: see `StateBlend.weight`; None if vectors of state are changes.
@@ -59,7 +59,7 @@ def push(
 
         def apply() -> Tensor:
             losses = tf.stack([numbers.loss * numbers.samples, numbers.samples])
-            weight = partial(state_weight, header.batches) if state_weight else None
+            weight = partial(state_weight, header.batches, header.workers) if state_weight else None
             done = shard.apply(gradients, touched, losses, moves=moves, state_weight=weight, overflowed=skips)
             return with_dependencies([*done, shard.registry.touch(worker)], applied())
 

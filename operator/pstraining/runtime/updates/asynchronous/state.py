@@ -9,10 +9,12 @@ server's value then equals that of one process that trains the batches in the or
 target is the worker's value, and the fraction is one divided by the number of workers.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from pstraining.runtime.data.divided import LOOK_SECONDS
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Tensor
@@ -23,26 +25,35 @@ class StateBlend:
 
     Args:
         model: the model; its step must be traced before `targets` and `weight` are called.
-        workers: number of the job's workers.
+        count: returns the job's number of workers.
+        clock: returns seconds on a monotonic clock.
     """
 
-    def __init__(self, model: Model, *, workers: int) -> None:
-        self._model, self._workers = model, workers
+    def __init__(self, model: Model, count: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._model, self._count, self._clock = model, count, clock
+        self._workers, self._looked_at = count(), clock()
+
+    def workers(self) -> int:
+        """Return the number of workers, which changes when the job is scaled; read at most every `LOOK_SECONDS`."""
+        if self._clock() - self._looked_at >= LOOK_SECONDS:
+            self._workers, self._looked_at = max(1, self._count()), self._clock()
+        return self._workers
 
     def targets(self, before: Sequence[Tensor], after: Sequence[Tensor], batches: int = 1) -> list[Tensor]:
         """Emit the targets of all state, from its values before and after a number of batches."""
         return [self._target(number, *values, batches) for number, values in enumerate(zip(before, after, strict=True))]
 
-    def weight(self, batches: Tensor, segment: Segment) -> Tensor:
+    def weight(self, batches: Tensor, workers: Tensor, segment: Segment) -> Tensor:
         """Emit the fraction by which a server moves each element of a segment of state. [segment.size].
 
         Args:
             batches: number of batches in the update; the last one of a split may have fewer than the others. int64[].
+            workers: number of workers. int64[].
             segment: the segment.
         """
-        first, number = len(self._model.trainable), tf.cast(batches, tf.float64)
+        first, numbers = len(self._model.trainable), (tf.cast(batches, tf.float64), tf.cast(workers, tf.float64))
         parts = [
-            tf.fill([slice_.size], tf.cast(1 - self._kept(slice_.tensor - first, number), segment.dtype))
+            tf.fill([slice_.size], tf.cast(self._fraction(slice_.tensor - first, *numbers), segment.dtype))
             for slice_ in segment.slices
         ]
         return tf.concat(parts, 0)
@@ -51,11 +62,11 @@ class StateBlend:
         average = self._model.average(number)
         if average is None:
             return after
-        kept = self._kept(number, batches)
+        kept = average.momentum**batches
         seen = (after - before * kept) / (1 - kept)
         return tf.maximum(seen, tf.zeros([], seen.dtype)) if average.is_positive else seen  # rounding may cross zero
 
-    def _kept(self, number: int, batches: int | Tensor) -> float | Tensor:
-        """Return the fraction that remains of the value before an update; emit it for a tensor of batches."""
+    def _fraction(self, number: int, batches: Tensor, workers: Tensor) -> Tensor:
+        """Emit the fraction by which a server moves a variable of state. float64[]."""
         average = self._model.average(number)
-        return 1 - 1 / self._workers if average is None else average.momentum**batches
+        return 1 / workers if average is None else 1 - average.momentum**batches

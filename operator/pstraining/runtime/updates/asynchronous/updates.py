@@ -267,10 +267,10 @@ class AsyncUpdates(BoundUpdates):
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
     def _numbered(self, progress: SplitPosition | None) -> Tensor:
-        """Return the `UpdateHeader` of the current update. int64[5]."""
-        own = self._worker_progress
+        """Return the `UpdateHeader` of the current update. int64[6]."""
+        own, workers = self._worker_progress, self._blend.workers() if self._blend else 1
         with tf.device(self._client.local):
-            return UpdateHeader.pack(as_numbers(progress), own.number, len(own.sent or ()))
+            return UpdateHeader.pack(as_numbers(progress), own.number, len(own.sent or ()), workers)
 
     def _wait_for_permission(self) -> StepResult | None:
         """Wait until this worker is within its bound, and updates are not paused; return a result if its session ends.
