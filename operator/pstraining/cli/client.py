@@ -10,13 +10,14 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
+from urllib3.exceptions import HTTPError, MaxRetryError
 
 from pstraining.api import names
 from pstraining.api.container_logs import kubelet_error
 from pstraining.cli.connection import access, kubeconfig
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.connection.session import HttpSession
+from pstraining.cli.connection.unreachable import unreachable_message
 from pstraining.cli.errors import AbsentError, ArgumentError, RequestError, refusal
 
 Object = dict[str, Any]
@@ -293,29 +294,6 @@ class KubeconfigClient:
             raise RequestError(unreachable_message(self._access, why)) from error
 
 
-def unreachable_message(where: access.Access, why: object) -> str:
-    """Return the message about an API server that did not respond.
-
-    Args:
-        where: the server.
-        why: urllib3's error.
-    """
-    reason = _last_part(why)
-    if where.unnamed:
-        return (
-            f"{where.unnamed}. kubectl's default address {where.host} did not respond: {reason}. Set KUBECONFIG or "
-            "--kubeconfig."
-        )
-    if isinstance(why, SSLError):
-        return (
-            f"The certificate of the API server {where} was not accepted: {reason}. Correct the kubeconfig's cluster."
-        )
-    return (
-        f"The API server {where} did not respond: {reason}. Check that this is the intended cluster and that it is "
-        "running."
-    )
-
-
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """Yield whole lines from chunks of any size. Bytes that are not UTF-8 are replaced."""
     rest = b""
@@ -360,8 +338,3 @@ def quoted(name: str) -> str:
     if name in (".", "..") or "/" in name or "%" in name:
         raise ArgumentError(f"{name!r} is not a name: a name is not . or .., and has no / and no %.")
     return quote(name, safe="", errors="surrogateescape")
-
-
-def _last_part(error: object) -> str:
-    """Return an error's cause without urllib3's names of its objects."""
-    return str(error).rpartition(": ")[2].rstrip(".") or type(error).__name__
