@@ -74,7 +74,7 @@ def with_template(given: Any) -> dict[str, Any]:
         (with_template(template({"env": {"A": "b"}})), "containers[0].env: it must be a list"),
         (with_template(template({"env": ["A=b"]})), 'containers[0].env[0]: it must be a mapping, is "A=b".'),
         (with_template(template({"resources": {"limits": 1}})), "containers[0].resources.limits: it must be a mapping"),
-        (tfjob() | {"more": float("nan")}, "refused: more must be a JSON value, is nan."),
+        (tfjob() | {"more": float("nan")}, "refused: more: it must be a JSON value, is nan."),
     ],
 )
 def test_a_tfjob_that_no_cluster_would_accept_is_rejected(job: dict[str, Any], said: str) -> None:

@@ -5,11 +5,11 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.values import copied
-from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import SERVERS_OWN
 from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
 from pstraining.cli.tfjob.marks import name_gangs, name_kueue_of_job
@@ -18,7 +18,7 @@ from pstraining.cli.tfjob.owners import drop_owners
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, note_always, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
-from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, shown, texts
+from pstraining.cli.tfjob.source import QUOTES, Fields, blank, cleaned, shown, texts, unreadable
 from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
@@ -32,6 +32,9 @@ _SAME = re.compile(r"\.metadata\.finalizers$|\.initContainers\[\d+\]\.env\[")
 """Paths of fields of which `validate` warns, although they have the same effect on a TFJob."""
 _WHOLE = re.compile(r"spec\.tfReplicaSpecs\.[^.]+(\.template(\.spec(\.(containers|initContainers))?)?)?")
 """Paths of roles, templates and lists of containers: a note on one of them says nothing about the fields below it."""
+_BLANK = "it is null, which the API server leaves out of a TFJob; it is left out here, too."
+_MOST_UNREADABLE = 20
+"""Maximum number of notes on such values: a loop of aliases has any number."""
 _SUFFIX = 5
 """Number of characters that the API server adds to generateName."""
 
@@ -60,11 +63,13 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
         converted. The result is deterministic.
     """
     notes = Notes()
-    try:
-        whole = cleaned(dict(tfjob))
-    except CommandError as error:
-        notes.refused("", str(error))
+    for path, message in islice(unreadable(dict(tfjob)), _MOST_UNREADABLE):
+        notes.refused(path, message)
+    if notes.found:
         return Conversion("", None, tuple(notes.found))
+    for path in blank({part: tfjob.get(part) for part in ("metadata", "spec")}):
+        notes.changed(path, _BLANK, 'Write a value, such as "" for the empty text.')
+    whole = cleaned(dict(tfjob))
     fields = Fields(whole, "", notes)
     version = read_version(fields, lines or {}, notes)
     metadata, name = _metadata(fields.below("metadata"), notes)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.placeholders import placeholder
 
@@ -14,6 +13,8 @@ Value = TypeVar("Value", bool, int, str, dict[str, Any], list[Any])
 QUOTES = "Put it in quotes."
 DEEPEST = 64
 """Maximum number of nested levels. A loop of YAML aliases exceeds it."""
+_ENTRIES = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
+"""Fields with entries of the user's own, each of which a tool may have rendered without a value."""
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -156,22 +157,51 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def cleaned(value: Any, path: str = "", level: int = 0) -> Any:
-    """Return a copy without nulls, which Kubernetes treats as absent.
+def cleaned(value: Any) -> Any:
+    """Return a copy without nulls, which Kubernetes treats as absent."""
+    if isinstance(value, dict):
+        return {k: cleaned(v) for k, v in value.items() if v is not None}
+    return [cleaned(v) for v in value] if isinstance(value, list) else value
 
-    Raises:
-        CommandError: the value is not representable in JSON.
+
+def unreadable(value: Any, path: str = "", level: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the paths of values that no TFJob can have, such as nulls in lists, each with a message.
+
+    Args:
+        value: an object, or a part of it.
+        path: the value's path.
+        level: the value's number of levels in the object.
     """
     if level > DEEPEST:
-        raise CommandError(f"{path[:60]}...: more than {DEEPEST} levels.")
+        yield f"{path[:60]}...", f"more than {DEEPEST} levels."
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                yield path, f"a field's name must be text, is {shown(name)}: put it in quotes."
+            elif item is not None:
+                yield from unreadable(item, join(path, name), level + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from unreadable(item, f"{path}[{index}]", level + 1)
+    elif value is None:
+        yield path, "it is null: write a value, in quotes if it is the text null, or remove it."
+    elif not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+        yield path, f"it must be a JSON value, is {value}."
+
+
+def blank(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of the labels, amounts and the like that are null: an empty value may be meant.
+
+    Args:
+        value: an object, or a part of it.
+        path: the value's path.
+    """
     if isinstance(value, dict):
-        if wrong := next((key for key in value if not isinstance(key, str)), None):
-            raise CommandError(f"{path}: a field's name must be text, is {shown(wrong)}: put it in quotes.")
-        return {k: cleaned(v, join(path, k), level + 1) for k, v in value.items() if v is not None}
-    if isinstance(value, list):
-        return [cleaned(v, f"{path}[{index}]", level + 1) for index, v in enumerate(value)]
-    if value is None:
-        raise CommandError(f"{path} is null: write a value, in quotes if it is the text null, or remove it.")
-    if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
-        raise CommandError(f"{path} must be a JSON value, is {value}.")
-    return value
+        for name, item in value.items():
+            for inner in item if name in _ENTRIES and isinstance(item, dict) else {}:
+                if item[inner] is None:
+                    yield join(join(path, name), inner)
+            yield from blank(item, join(path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from blank(item, f"{path}[{index}]")
