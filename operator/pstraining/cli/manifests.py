@@ -7,7 +7,7 @@ from typing import Any, Final
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
 from pstraining.cli.reading.sources import sources
-from pstraining.cli.reading.texts import Part, parts
+from pstraining.cli.reading.texts import Part, is_jsonnet, parts
 
 SERVERS_OWN: Final = (
     *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink", "managedFields"),
@@ -97,10 +97,8 @@ def parsed(file: str, text: str) -> Iterator[Document | CommandError]:
 
 def _flat(file: str, number: str, body: Any, part: Part | None) -> Iterator[Document | CommandError]:
     if not isinstance(body, dict):
-        is_patch = isinstance(body, list) and any(isinstance(step, dict) and "op" in step for step in body)
-        hint = ". It is a JSON patch: pass the output of `kubectl kustomize FOLDER` to -f -" if is_patch else ""
         what = "a Kubernetes object, a mapping with apiVersion and kind"
-        yield CommandError(f"{file}: document {number} is not {what}{hint}")
+        yield CommandError(f"{file}: document {number} is not {what}{_way_out(body)}")
         return
     if str(body.get("kind", "")).endswith("List") and isinstance(body.get("items", 0), list | None):
         for index, item in enumerate(_items(body), 1):
@@ -109,6 +107,18 @@ def _flat(file: str, number: str, body: Any, part: Part | None) -> Iterator[Docu
         yield Document(file, number, body)
     else:
         yield Document(file, number, body, part.text, part.lines)
+
+
+def _way_out(body: Any) -> str:
+    """Return what to do about a document that is no object; empty if that is unknown."""
+    if isinstance(body, str) and is_jsonnet(body):
+        return ". JSON has no comments: remove them, or render it first if it is Jsonnet"
+    items = body if isinstance(body, list) else []
+    if any(isinstance(step, dict) and "op" in step for step in items):
+        return ". It is a JSON patch: pass the output of `kubectl kustomize FOLDER` to -f -"
+    if any(isinstance(item, dict) and "kind" in item for item in items):
+        return ". It is a list: write its objects without brackets and commas, or as the items of a List of v1"
+    return ""
 
 
 def _items(body: dict[str, Any]) -> list[Any]:

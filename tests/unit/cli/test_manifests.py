@@ -159,6 +159,16 @@ def test_json_and_tabs(text: str, kinds: list[str]) -> None:
             "- {op: remove, path: /spec/a}",
             "f: document 1 is not a Kubernetes object, a mapping with apiVersion and kind. It is a JSON patch: pass",
         ),
+        (
+            '[{"kind": "A"}, {"kind": "B"}]',
+            "f: document 1 is not a Kubernetes object, a mapping with apiVersion and kind. It is a list: write its",
+        ),
+        ("// a job\n{}", "f: document 1 is not a Kubernetes object, a mapping with apiVersion and kind. JSON has no"),
+        (
+            "local p = 3;\n{a: p + 1, b: [p]: c}",
+            "f, line 2, column 3: mapping values are not allowed in this context. It seems to be",
+        ),
+        ("kind: A\nspec:\n\ta: 1\n", "f, line 3, column 1: found character that cannot start any token. YAML accepts"),
         ("kind: List\nitems: [3]", "f: document 1.1 is not a Kubernetes object"),
         ("? [1]\n: 2", "f, line 1, column 3: "),
         ("a: \x07", "f is not YAML: "),

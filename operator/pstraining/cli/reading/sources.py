@@ -27,6 +27,12 @@ _LOGIN = re.compile(r"(?<=:)//[^/?#]*@")
 """The login of a URL, which no message has."""
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
+_PACKED = {
+    b"\x1f\x8b": "Unpack it first, with gunzip; render a Helm chart (.tgz) with `helm template`.",
+    b"PK\x03\x04": "Unpack it first, with unzip.",
+}
+"""The first bytes of packed files, and what to do."""
+
 
 @dataclass(frozen=True)
 class ManifestSource:
@@ -123,7 +129,13 @@ def _decoded(name: str, data: bytes) -> ManifestSource | CommandError:
     try:
         return ManifestSource(name, text_of(data))
     except UnicodeDecodeError as error:
-        return CommandError(f"{name} cannot be read: {error}")
+        if way_out := next((way for mark, way in _PACKED.items() if data.startswith(mark)), ""):
+            return CommandError(f"{name} cannot be read: it is compressed. {way_out}")
+        line = data[: error.start].count(b"\n") + 1
+        return CommandError(
+            f"{name} cannot be read: line {line} has the byte 0x{data[error.start]:02x}, which is not UTF-8. Save the "
+            "file as UTF-8."
+        )
 
 
 def _request(url: str) -> urllib.request.Request:

@@ -18,6 +18,8 @@ from pstraining.cli.reading import scalars
 _MOST_VALUES = 1_000_000
 _DEEPEST = 200
 """Maximum number of nested levels."""
+_JSONNET = re.compile(r"\A\s*(local\s+\w+\s*=|//|/\*)|\bstd\.(extVar|mergePatch|manifest\w+)\(")
+"""Jsonnet's definitions and comments at the beginning of a text, or its library."""
 _Base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
@@ -161,7 +163,7 @@ def _read(file: str, number: int, text: str, first: int, several: bool = False) 
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + first}, column {mark.column + 1}" if mark is not None else ""
-        raise CommandError(f"{file}{where}: {error.problem}{_hint(text)}") from error
+        raise CommandError(f"{file}{where}: {error.problem}{_hint(text, mark)}") from error
     except yaml.YAMLError as error:
         raise CommandError(f"{file} is not YAML: {error}") from error
     except RecursionError as error:
@@ -169,16 +171,26 @@ def _read(file: str, number: int, text: str, first: int, several: bool = False) 
     return None if body is None else Part(number, body, text, _lines(root, first))
 
 
-def _hint(text: str) -> str:
-    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+def _hint(text: str, mark: Any) -> str:
+    """Return what to do about a text that is not YAML; empty if that is unknown."""
+    every = text.splitlines()
+    first = next((line for line in every if line.strip() and not line.startswith("#")), "")
     if first.startswith("%"):
         return ". kubectl accepts no directives, such as %YAML: remove the line"
-    if "{{" not in text:
-        return ""
-    return (
-        ". It has {{ }}, as a template: render it first, and pass the result to -f -: `helm template RELEASE CHART | "
-        "kubectl pstraining COMMAND -f -`"
-    )
+    if is_jsonnet(text):
+        return ". It seems to be Jsonnet: render it first: `jsonnet FILE | kubectl pstraining COMMAND -f -`"
+    if "{{" in text:
+        return (
+            ". It has {{ }}, as a template: render it first, and pass the result to -f -: `helm template RELEASE CHART "
+            "| kubectl pstraining COMMAND -f -`"
+        )
+    line = every[mark.line] if mark is not None and mark.line < len(every) else ""
+    return ". YAML accepts no tabs as indentation: use spaces" if "\t" in line[: len(line) - len(line.lstrip())] else ""
+
+
+def is_jsonnet(text: str) -> bool:
+    """Return whether a text that is neither YAML nor JSON looks like Jsonnet."""
+    return _JSONNET.search(text) is not None
 
 
 def _lines(node: Any, first: int) -> dict[str, int]:
