@@ -38,6 +38,7 @@ def with_pod(**fields: Any) -> dict[str, Any]:
 VOLUME = {"name": "data", "emptyDir": {}}
 MOUNT = {"name": "data", "mountPath": "/data"}
 AT_C = {"name": "data", "mountPath": "/c"}
+SERVERS = {"nameservers": ["10.0.0.10"]}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
         ),
         *(
             (
-                with_pod(dnsPolicy=policy),
+                with_pod(dnsPolicy=policy, dnsConfig=SERVERS),
                 f"warning {POD}.dnsPolicy: is {policy}, and no search domain of dnsConfig is a namespace's, such as "
                 "default.svc.cluster.local: tasks wait, because they cannot resolve each other's names (pods of "
                 "worker, ps, chief)",
@@ -136,7 +137,7 @@ def test_templates_whose_pods_would_be_rejected(spec: dict[str, Any], message: s
         {},
         with_container(resources={"limits": {"cpu": 1, "memory": "1Gi"}}, args=["x"]),
         with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [MOUNT]}]),
-        with_pod(dnsPolicy="None", dnsConfig={"searches": ["default.svc.cluster.local"]}),
+        with_pod(dnsPolicy="None", dnsConfig={**SERVERS, "searches": ["default.svc.cluster.local"]}),
         with_pod(dnsPolicy="ClusterFirst"),
         with_pod(
             volumes=[VOLUME],

@@ -32,6 +32,11 @@ def probes(**fields: Any) -> list[Any]:
     return main(livenessProbe={"exec": {"command": ["a"]}, **fields})
 
 
+def token(seconds: int) -> dict[str, Any]:
+    """Return a source of a volume with a token."""
+    return {"serviceAccountToken": {"path": "t", "expirationSeconds": seconds}}
+
+
 REFUSED: Final[list[tuple[str, Any, str]]] = [
     ("containers", [{**main()[0], "image": "my/image:1 "}], "image: must not begin or end with a space"),
     (
@@ -88,6 +93,57 @@ REFUSED: Final[list[tuple[str, Any, str]]] = [
         [{"name": "v", "configMap": {"name": "c", "items": [{"key": "a", "path": "b", "mode": 999}]}}],
         "items[0].mode: must be at most 511 (octal 0777), is 999",
     ),
+    ("volumes", [{"name": "v", "hostPath": {"path": "/d", "type": "directory"}}], "is 'directory'; did you mean Dir"),
+    ("volumes", [{"name": "v", "persistentVolumeClaim": {"claimName": ""}}], "claimName: is required, and not empty"),
+    ("volumes", [{"name": "v", "nfs": {"server": "", "path": "/a"}}], "nfs.server: is required, and not empty"),
+    ("volumes", [{"name": "v", "nfs": {"server": "s", "path": "a"}}], "nfs.path: must be an absolute path, is 'a'"),
+    ("volumes", [{"name": "v", "csi": {"driver": ""}}], "csi.driver: is required, and not empty"),
+    ("volumes", [{"name": "v", "projected": {"sources": [token(60)]}}], "expirationSeconds: must be at least 600"),
+    ("containers", variable(secretKeyRef={"key": "k"}), "secretKeyRef.name: is required, and not empty"),
+    ("containers", variable(configMapKeyRef={"name": "c", "key": ""}), "configMapKeyRef.key: is required, and not"),
+    (
+        "containers",
+        main(envFrom=[{"secretRef": {"name": ""}}]),
+        "envFrom[0].secretRef.name: is required, and not empty",
+    ),
+    ("containers", probes(exec=None, httpGet={"port": 1, "scheme": "https"}), "is 'https'; did you mean HTTPS?"),
+    (
+        "containers",
+        main(readinessProbe={"exec": {"command": ["a"]}, "terminationGracePeriodSeconds": 5}),
+        "readinessProbe.terminationGracePeriodSeconds: cannot be set: a readiness probe ends no container",
+    ),
+    (
+        "containers",
+        main(securityContext={"privileged": True, "allowPrivilegeEscalation": False}),
+        "allowPrivilegeEscalation: must not be false with privileged",
+    ),
+    (
+        "containers",
+        main(securityContext={"capabilities": {"add": ["CAP_SYS_ADMIN"]}, "allowPrivilegeEscalation": False}),
+        "allowPrivilegeEscalation: must not be false with CAP_SYS_ADMIN",
+    ),
+    ("containers", main(resources={"claims": [{"name": "g"}]}), "claims g, which is not in resourceClaims"),
+    ("containers", main(resources={"limits": {"hugepages-2Mi": "4Mi"}}), "2Mi: needs an amount of cpu or memory, too"),
+    ("containers", main(resizePolicy=[{"resourceName": "gpu", "restartPolicy": "NotRequired"}]), "one of cpu, memory"),
+    ("resourceClaims", [{"name": "g"}], "resourceClaimName: is required, or resourceClaimTemplateName"),
+    (
+        "resourceClaims",
+        [{"name": "g", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}],
+        "resourceClaimName: excludes resourceClaimTemplateName",
+    ),
+    ("topologySpreadConstraints", [SPREAD, SPREAD], "Constraints: has zone with ScheduleAnyway twice"),
+    ("topologySpreadConstraints", [{**SPREAD, "minDomains": 2}], "minDomains: needs whenUnsatisfiable DoNotSchedule"),
+    ("topologySpreadConstraints", [{**SPREAD, "matchLabelKeys": ["a"]}], "labelSelector: is required with matchLabelK"),
+    ("dnsPolicy", "None", "dnsConfig.nameservers: is required with dnsPolicy None"),
+    ("dnsConfig", {"nameservers": ["1.1.1.1"] * 4}, "nameservers: has 4 addresses, but at most 3 are allowed"),
+    ("dnsConfig", {"nameservers": ["dns.local"]}, "nameservers[0]: must be an IP address, is 'dns.local'"),
+    ("securityContext", {"supplementalGroupsPolicy": "strict"}, "is 'strict'; did you mean Strict?"),
+    ("securityContext", {"seccompProfile": {"type": "Localhost"}}, "localhostProfile: is required with type Localhost"),
+    (
+        "securityContext",
+        {"appArmorProfile": {"type": "Unconfined", "localhostProfile": "a"}},
+        "appArmorProfile.localhostProfile: needs type Localhost",
+    ),
 ]
 """Fields of a pod, their values, and a part of the message."""
 
@@ -97,6 +153,18 @@ def test_a_field_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
     (first, *_) = found(f"{POD}.{path}", value)
     assert first.startswith("error: spec.worker.template.spec.")
     assert message in first
+
+
+@pytest.mark.parametrize("host", ["hostPID", "hostIPC"])
+def test_a_pod_with_users_of_its_own_has_no_namespace_of_the_node(host: str) -> None:
+    spec = {"containers": main(), "hostUsers": False, host: True}
+    assert f"error: {POD}.{host}: excludes hostUsers: false" in found(POD, spec)
+    assert f"error: {POD}.{host}: excludes hostUsers: false" not in found(POD, {**spec, "hostUsers": True})
+
+
+def test_a_pod_in_the_nodes_namespace_of_processes_shares_none_of_its_own() -> None:
+    spec = {"containers": main(), "hostPID": True, "shareProcessNamespace": True}
+    assert f"error: {POD}.shareProcessNamespace: excludes hostPID" in found(POD, spec)
 
 
 def test_a_path_in_a_volume_is_relative() -> None:
@@ -120,6 +188,15 @@ ACCEPTED: Final[list[tuple[str, Any]]] = [
     ("volumes", [{"name": "v", "hostPath": {"path": "/a..b"}}]),
     ("volumes", [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
     ("volumes", [{"name": "v"}]),
+    ("volumes", [{"name": "v", "hostPath": {"path": "/d", "type": ""}}]),
+    ("volumes", [{"name": "v", "projected": {"sources": [token(600)]}}]),
+    ("volumes", [{"name": "v", "flexVolume": {"driver": "a/b", "secretRef": {}}}]),
+    ("topologySpreadConstraints", [SPREAD, {**SPREAD, "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2}]),
+    ("topologySpreadConstraints", [{**SPREAD, "matchLabelKeys": ["a"], "labelSelector": {}}]),
+    ("dnsConfig", {"nameservers": ["1.1.1.1", "fd00::1"]}),
+    ("securityContext", {"seccompProfile": {"type": "Localhost", "localhostProfile": "a/b.json"}}),
+    ("containers", main(securityContext={"privileged": True})),
+    ("containers", main(resources={"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}})),
 ]
 """Fields of a pod, and their values."""
 

@@ -12,10 +12,10 @@ from pstraining.api.models import CheckpointSpec, PSTrainingJob, PSTrainingJobSp
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document
+from pstraining.cli.validation.quantities import tiny_sizes
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import of_other_effect, refused
-from pstraining.cli.validation.values import tiny_sizes
 from pstraining.core.policies.durability import not_durable
 from pstraining.core.policies.ineffective import ineffective
 from pstraining.core.policies.inheritance import inherited

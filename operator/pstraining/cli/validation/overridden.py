@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from pstraining.api import contract, names
 from pstraining.api.values import path_of
+from pstraining.cli.validation.quantities import Steps
 from pstraining.cli.validation.schema import Finding, Severity
-from pstraining.cli.validation.values import Steps
 from pstraining.resources import kueue, pods, workloads
 from pstraining.resources.metadata import without_owner
 

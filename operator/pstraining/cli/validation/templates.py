@@ -21,8 +21,9 @@ from pstraining.api.nulls import without_nulls
 from pstraining.api.read_fields import must
 from pstraining.api.values import path_of
 from pstraining.cli.validation import overridden
+from pstraining.cli.validation.quantities import Steps
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
-from pstraining.cli.validation.values import Steps, wrong_values
+from pstraining.cli.validation.values import wrong_values
 from pstraining.resources import pods
 from pstraining.resources.containers import all_containers
 from pstraining.resources.launcher import LauncherMap

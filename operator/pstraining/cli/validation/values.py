@@ -4,18 +4,15 @@ Source of the rules: k8s.io/kubernetes pkg/apis/core/validation and k8s.io/apima
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
 
 from pstraining.api.values import path_of
-from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
-from pstraining.resources.resource_requests import parse
-
-Steps = tuple[str | int, ...]
+from pstraining.cli.validation.contradictions import ABSENCE, ONE_POD, wrong_together
+from pstraining.cli.validation.quantities import DEVICE, STANDARD, Steps, wrong_quantity
+from pstraining.cli.validation.schema import Finding, did_you_mean
 
 _DNS: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _WORD: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
@@ -24,29 +21,12 @@ _FIELD: Final = re.compile(
     r"metadata\.(name|namespace|uid|labels|annotations|(labels|annotations)\['[^']+'\])"
     r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
 )
-_UNIT: Final = re.compile(r"\s*([0-9.]+)\s*([kmgt])(i?)b?\s*", re.IGNORECASE)
 _MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
 """Fields whose keys users choose."""
-_STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "storage")
-_AMOUNTS: Final = ("limits", "requests", "maxAllowed")
-"""Fields with amounts of resources."""
-_MILLI: Final = re.compile(r"([0-9.]+)m")
-_BYTES: Final = re.compile(r"([0-9]+)|[0-9.]+([eE][+-]?[0-9]+)?")
-"""A quantity without a unit. The group is a whole number."""
-_LEAST: Final = 2**20
-"""Bytes of memory or storage below which a quantity without a unit is a mistake."""
-_ONE_POD: Final = "ReadWriteOncePod"
-_ACTIONS: Final = ("exec", "httpGet", "tcpSocket")
-"""Actions of both probes and hooks, which have one."""
-_REFERENCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef")
-"""Sources of the value of a variable."""
-_ABSENCE: Final = ("Exists", "DoesNotExist")
-_OF_LABELS: Final = ("In", "NotIn", *_ABSENCE)
+_OF_LABELS: Final = ("In", "NotIn", *ABSENCE)
 """Operators of label selectors. Those of nodes have two more."""
 _AMOUNT: Final = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
 _ZEROS: Final = re.compile(r"\b0+(?=\d)")
-_DEVICE: Final = re.compile(r"hugepages-.+|.+/.+")
-"""Resources that are not overcommitted: a request equals the limit."""
 
 
 def wrong_values(steps: Steps, value: Any, rule: str = "") -> Iterator[Finding]:
@@ -63,41 +43,12 @@ def wrong_values(steps: Steps, value: Any, rule: str = "") -> Iterator[Finding]:
             if free and (problem := _wrong_key(rule, name)):
                 yield Finding(path_of((*steps, name)), problem)
             yield from wrong_values((*steps, name), item, f"{rule}.{'*' if free else name}")
-        yield from (Finding(path_of((*steps, name)), problem) for name, problem in _wrong_together(rule, value))
+        yield from (Finding(path_of((*steps, name)), problem) for name, problem in wrong_together(rule, value))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from wrong_values((*steps, index), item, f"{rule}.#")
     elif (check := _check(rule)) and (problem := check(value)):
         yield Finding(path_of(steps), problem)
-
-
-def tiny_sizes(steps: Steps, value: Any) -> Iterator[Finding]:
-    """Yield the amounts of memory and storage without a unit, or with a wrong one, as warnings.
-
-    Args:
-        steps: the path of the value.
-        value: a value of a job.
-    """
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            is_size = name == "sizeLimit" or (steps[-1] in _AMOUNTS and name in _STANDARD[1:])
-            if is_size and (message := _tiny(str(item))):
-                yield Finding(path_of((*steps, name)), message, Severity.WARNING)
-            yield from tiny_sizes((*steps, name), item)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from tiny_sizes((*steps, index), item)
-
-
-def _tiny(quantity: str) -> str:
-    """Return the problem of an amount of memory or storage that is far too small for a program; empty without one."""
-    if found := _MILLI.fullmatch(quantity):
-        return f"is in thousandths of a byte, {quantity!r}; did you mean {found[1]}Mi?"
-    found = _BYTES.fullmatch(quantity)
-    if found is None or not 0 < parse(quantity) < _LEAST:
-        return ""
-    near = f"did you mean {quantity}Gi?" if found[1] and int(quantity) < 1024 else "write a unit, such as Mi or Gi"
-    return f"has no unit, and is {quantity} bytes; {near}"
 
 
 @lru_cache(maxsize=1024)
@@ -107,127 +58,11 @@ def _check(rule: str) -> Callable[[Any], str] | None:
 
 def _wrong_key(rule: str, name: str) -> str:
     if rule.endswith(("limits", "requests")):
-        fits = name in _STANDARD or _DEVICE.fullmatch(name)
-        return "" if fits else f"is not a resource such as {', '.join(_STANDARD[:2])} or nvidia.com/gpu"
+        fits = name in STANDARD or DEVICE.fullmatch(name)
+        return "" if fits else f"is not a resource such as {', '.join(STANDARD[:2])} or nvidia.com/gpu"
     # As the API server does, ignore case in the keys of annotations.
     found = _KEY.fullmatch(name.lower() if rule.endswith("annotations") else name)
     return "" if found else "is not a key of the form NAME or PREFIX/NAME"
-
-
-def _wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of one mapping that contradict each other, each with its problem."""
-    if rule.endswith(("containers.#", "initContainers.#")):
-        yield from _wrong_container(value, ends=rule.endswith("initContainers.#"))
-    elif rule.endswith(("Probe", "postStart", "preStop")):
-        yield from _wrong_handler(rule, value)
-    elif rule.endswith("tolerations.#"):
-        yield from _wrong_toleration(value)
-    elif rule.endswith("env.#") and value.get("value") and "valueFrom" in value:
-        yield "valueFrom", "excludes value"
-    elif rule.endswith(("env.#.valueFrom", "envFrom.#")):
-        yield from _wrong_source(value, ("configMapRef", "secretRef") if rule.endswith("#") else _REFERENCES)
-    elif rule.endswith(("matchExpressions.#", "matchFields.#")):
-        yield from _wrong_requirement(value)
-    elif rule.endswith("volumes.#") and len(sources := [name for name in value if name != "name"]) > 1:
-        yield sources[1], f"excludes {sources[0]}: a volume has one source"
-    elif rule.endswith("resources"):
-        yield from _wrong_amounts(value)
-    elif "accessModes" in value:
-        yield from _wrong_claim(value)
-    needed = next((name for ends, name in _REQUIRED.items() if rule.endswith(ends)), None)
-    if needed is not None and not value.get(needed):
-        yield needed, "is required, and not empty"
-
-
-def _wrong_container(container: Mapping[str, Any], *, ends: bool) -> Iterator[tuple[str, str]]:
-    """Yield ports of one name, and what an init container that ends cannot have."""
-    ports = Counter(port.get("name") for port in container.get("ports") or ())
-    yield from (("ports", f"has the name {name} twice") for name, times in ports.items() if name and times > 1)
-    if ends and container.get("restartPolicy") != "Always":
-        why = "cannot be set: the container ends before the program starts (sidecars have restartPolicy: Always)"
-        yield from ((name, why) for name in container if name == "lifecycle" or name.endswith("Probe"))
-
-
-def _wrong_handler(rule: str, handler: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a missing action of a probe or a hook, each further one, and successes that a probe cannot demand."""
-    ways = (*_ACTIONS, "grpc" if rule.endswith("Probe") else "sleep")
-    given = [name for name in ways if name in handler]
-    if not given:
-        yield ways[0], f"is required, or {', '.join(ways[1:-1])} or {ways[-1]}"
-    yield from ((name, f"excludes {given[0]}") for name in given[1:])
-    if rule.endswith(("livenessProbe", "startupProbe")) and handler.get("successThreshold") not in (None, 0, 1):
-        yield "successThreshold", f"must be 1, is {handler['successThreshold']}"
-
-
-def _wrong_source(value: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield a missing source of variables, and each further one."""
-    if not value.keys() - {"prefix"}:
-        yield known[0], f"is required, or {' or '.join(known[1:])}"
-    given = [name for name in known if name in value]
-    yield from ((name, f"excludes {given[0]}") for name in given[1:])
-
-
-def _wrong_requirement(requirement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield values that the operator of a selector does not have, or lacks."""
-    operator, values = requirement.get("operator"), requirement.get("values") or ()
-    if operator in ("In", "NotIn") and not values:
-        yield "values", f"is required with operator {operator}"
-    elif operator in _ABSENCE and values:
-        yield "values", f"must be empty with operator {operator}"
-    elif operator in ("Gt", "Lt") and len(values) != 1:
-        yield "values", f"must have one number with operator {operator}"
-
-
-def _wrong_toleration(toleration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    exists = toleration.get("operator") == "Exists"
-    if exists and toleration.get("value"):
-        yield "value", "must be empty with operator Exists"
-    if not exists and not toleration.get("key"):
-        yield "operator", "must be Exists without a key"
-    if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
-        yield "tolerationSeconds", "needs effect NoExecute"
-
-
-def _wrong_claim(claim: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    storage, modes = (claim.get("resources") or {}).get("requests", {}).get("storage"), claim["accessModes"]
-    if storage in (None, ""):
-        yield "resources.requests.storage", "is required"
-    elif not _quantity(storage) and parse(storage) == 0:
-        yield "resources.requests.storage", f"must be greater than 0, is {storage!r}"
-    if _ONE_POD in modes and len(modes) > 1:
-        yield "accessModes", f"has {_ONE_POD}, which excludes other modes"
-
-
-def _wrong_amounts(resources: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    limits, requests = (_amounts(resources.get(kind) or {}) for kind in ("limits", "requests"))
-    for name in {**limits, **requests}:
-        limit, request = limits.get(name), requests.get(name)
-        device = _DEVICE.fullmatch(name) is not None
-        amount = limit if request is None else request
-        if device and "/" in name and amount is not None and amount != int(amount):
-            yield f"limits.{name}", "must be a whole number"
-        elif device and request is not None and limit != request:
-            yield f"requests.{name}", "must equal its limit: devices and huge pages are not overcommitted"
-        elif limit is not None and request is not None and request > limit:
-            yield f"requests.{name}", f"must be at most its limit, {resources['limits'][name]}"
-
-
-def _amounts(quantities: Mapping[str, Any]) -> dict[str, Decimal]:
-    return {name: parse(value) for name, value in quantities.items() if not _quantity(value)}
-
-
-def _quantity(value: Any) -> str:
-    try:
-        fits = parse(value) >= 0 and str(value) == str(value).strip()
-    except ValueError:
-        fits = False
-    if fits:
-        return ""
-    near = _UNIT.fullmatch(str(value))
-    if near is None:
-        return f"must be a quantity such as 500m or 1Gi, is {value!r}"
-    binary = f"{near[1]}{near[2].upper()}i"
-    return f"must be a quantity such as 500m or 1Gi, is {value!r}; did you mean {binary}?"
 
 
 def _text(pattern: str, most: int, words: str) -> Callable[[Any], str]:
@@ -297,6 +132,10 @@ def _host_path(value: Any) -> str:
     return "" if fits else f"must be a path without .., is {value!r}"
 
 
+def _absolute_path(value: Any) -> str:
+    return "" if value == "" or value.startswith("/") else f"must be an absolute path, is {value!r}"
+
+
 def _sub_path(value: Any) -> str:
     fits = not value.startswith("/") and ".." not in value.split("/")
     return "" if fits else f"must be a relative path without .., is {value!r}"
@@ -319,12 +158,6 @@ _not_negative: Final = _number(0, 2**31 - 1)
 _positive: Final = _number(1, 2**31 - 1)
 _of_labels: Final = _one_of(*_OF_LABELS)
 _of_nodes: Final = _one_of(*_OF_LABELS, "Gt", "Lt")
-_REQUIRED: Final[Mapping[tuple[str, ...], str]] = {
-    ("volumes.#.configMap", "volume.configMap", "sources.#.configMap", "sources.#.secret"): "name",
-    ("volumes.#.secret", "volume.secret"): "secretName",
-    ("nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",): "nodeSelectorTerms",
-}
-"""A field that must not be empty, by the ends of its mapping's path."""
 _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "metadata.namespace": _text(f"({_DNS})?", 63, "lower-case letters, digits and '-'"),
     "labels.*": _value,
@@ -347,12 +180,25 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     **dict.fromkeys(("initialDelaySeconds", "periodSeconds", "timeoutSeconds"), _not_negative),
     **dict.fromkeys(("successThreshold", "failureThreshold"), _not_negative),
     **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _not_negative),
+    **dict.fromkeys(
+        ("seccompProfile.type", "appArmorProfile.type"), _one_of("RuntimeDefault", "Unconfined", "Localhost")
+    ),
+    "supplementalGroupsPolicy": _one_of("Merge", "Strict"),
     "fsGroupChangePolicy": _one_of("OnRootMismatch", "Always"),
-    "seccompProfile.type": _one_of("RuntimeDefault", "Unconfined", "Localhost"),
     "terminationMessagePolicy": _one_of("File", "FallbackToLogsOnError"),
     "spec.preemptionPolicy": _one_of("PreemptLowerPriority", "Never"),
     "hostAliases.#.ip": _ip,
+    "nameservers.#": _ip,
     "hostPath.path": _host_path,
+    "hostPath.type": _one_of(
+        *("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
+    ),
+    "nfs.path": _absolute_path,
+    "httpGet.scheme": _one_of("HTTP", "HTTPS"),
+    "serviceAccountToken.expirationSeconds": _number(600, 2**32),
+    "mountPropagation": _one_of("None", "HostToContainer", "Bidirectional"),
+    "resizePolicy.#.resourceName": _one_of("cpu", "memory"),
+    "resizePolicy.#.restartPolicy": _one_of("NotRequired", "RestartContainer"),
     "volumeMounts.#.subPath": _sub_path,
     "defaultMode": _mode,
     "items.#.mode": _mode,
@@ -363,9 +209,9 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "nodeSelectorTerms.#.matchExpressions.#.operator": _of_nodes,
     "preference.matchExpressions.#.operator": _of_nodes,
     "tolerations.#.key": _key_or_empty,
-    "limits.*": _quantity,
-    "requests.*": _quantity,
-    "emptyDir.sizeLimit": _quantity,
+    "limits.*": wrong_quantity,
+    "requests.*": wrong_quantity,
+    "emptyDir.sizeLimit": wrong_quantity,
     "topologyKey": _key,
     "packTopologyKey": _key,
     "schedulingPolicy.priorityClass": _object,
@@ -377,6 +223,6 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "tolerations.#.effect": _one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
     "whenUnsatisfiable": _one_of("DoNotSchedule", "ScheduleAnyway"),
     "dnsPolicy": _one_of("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-    "accessModes.#": _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", _ONE_POD),
+    "accessModes.#": _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", ONE_POD),
 }
 """A check for each value, by the end of its path. A check returns the problem, or an empty text."""
