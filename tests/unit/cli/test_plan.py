@@ -350,3 +350,12 @@ def test_empty_or_non_string_labels_hide_no_object() -> None:
         made = manifest()
         made["metadata"]["labels"] = labels
         assert of(planned_for(None, made, NOW)) == expected
+
+
+def test_jobs_with_generate_name_are_planned_with_an_example_of_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    jobs = [{**manifest(runPolicy={"maxRestarts": n}), "metadata": {"generateName": "digits-"}} for n in (1, 2)]
+    file.write_text(yaml.safe_dump_all(jobs))
+    result = CliRunner().invoke(app, ["plan", "-f", str(file), "-o", "json"])
+    assert result.exit_code == 0, result.stderr
+    assert [name in result.stdout for name in ("digits-00001-ps", "digits-00002-ps")] == [True, True]

@@ -4,7 +4,8 @@ The operator's own planner decides, for a job that does not exist yet, or with -
 the cluster.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
@@ -20,7 +21,7 @@ from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import ArgumentError
 from pstraining.cli.formatting import count, plain, several
-from pstraining.cli.manifests import documents
+from pstraining.cli.manifests import Document, documents
 from pstraining.cli.options import Context, Files, Format, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.planning import bandwidth_table
@@ -65,7 +66,7 @@ def plan(
     The operator's own planner decides, offline for jobs that do not exist yet. With --live, the command compares with
     existing jobs in a dry run, which requires the right to change them. With --parameters, the output adds the bytes on
     every link when each worker processes one batch, their duration at the bandwidth, the best number of parameter
-    servers, and the traffic of other settings.
+    servers, and the traffic of other settings. A job with generateName is shown with an example of its name.
     """
     if not live and context not in (None, Overrides()):
         raise ArgumentError("Without --live, no cluster is asked: add --live, or remove the options of the cluster.")
@@ -73,7 +74,7 @@ def plan(
         raise ArgumentError("--bandwidth: give the model's --parameters too, whose traffic it carries.")
     values = _number(parameters, "--parameters") if parameters else 0
     asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
-    found = require_valid(check_documents(documents(files, recursive)), "planned")
+    found = _named(require_valid(check_documents(documents(files, recursive)), "planned"))
     cluster = KubeconfigClient(context) if live else None
     default = cluster.namespace if cluster else "default"
     planned = [planned_for(cluster, job, datetime.now(UTC)) for job in all_placed(found, namespace, default)]
@@ -83,6 +84,17 @@ def plan(
     reports = [report(p, c) for p, c in zip(planned, carried, strict=True)]
     pictures = [picture(p, c) for p, c in zip(planned, carried, strict=True)]
     show(PrintedKind.PLAN, reports[0] if len(reports) == 1 else reports, output, lambda: Group(*pictures))
+
+
+def _named(found: Sequence[Document]) -> list[Document]:
+    """Return the documents; jobs with generateName have a name, such as digits-00001, in place of a random one."""
+    made = []
+    for index, document in enumerate(found, 1):
+        metadata, body = document.body["metadata"], document.body
+        if not metadata.get("name") and (prefix := metadata.get("generateName")):
+            body = {**body, "metadata": {**metadata, "name": f"{prefix}{index:05}"}}
+        made.append(replace(document, body=body))
+    return made
 
 
 def bandwidth_megabits(job: Manifest, asked: float | None) -> float | None:
