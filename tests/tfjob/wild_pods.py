@@ -191,7 +191,7 @@ FIELDS = (
         "a-null-for-an-argument",
         job(container=f"{COMMAND}\nargs: [--from, null]"),
         REFUSED,
-        ("args[1] is null: write a value, in quotes if it is the text null, or remove it.",),
+        ("args[1]: it is null: write a value, in quotes if it is the text null, or remove it.",),
     ),
     Wild(
         "values-that-kubernetes-refuses",

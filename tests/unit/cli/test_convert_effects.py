@@ -126,3 +126,24 @@ def test_a_chief_keeps_gpus_that_it_does_not_request(
     manifest = converted(tfjob(Chief=one, Worker=one)).manifest
     assert manifest is not None
     assert ("template" not in manifest["spec"]["chief"]) is is_shared
+
+
+def test_args_without_a_command_may_be_the_command() -> None:
+    job = tfjob(Worker=replica(2, command=[], args=["python", "train.py"]), PS=replica(command=[]))
+    found = {note.path: note.todo for note in converted(job).notes if note.path.endswith(".command")}
+    assert [todo.endswith("args are the command: write them as command.") for todo in found.values()] == [False, True]
+
+
+def test_a_resource_that_no_node_has_any_longer_is_named() -> None:
+    old = "alpha.kubernetes.io/nvidia-gpu"
+    job = tfjob(Worker=replica(2, resources={"limits": {old: 1, "cpu": 1}}))
+    (note,) = [note for note in converted(job).notes if old in note.path]
+    assert (note.kind, note.todo) == (NoteKind.NONE, "Request nvidia.com/gpu instead.")
+
+
+def test_a_file_with_the_labels_of_the_pod_lacks_those_of_tfjob() -> None:
+    labels = {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}
+    spec = template({}, volumes=[{"name": "pod", "downwardAPI": labels}])
+    job = tfjob(Worker={"replicas": 2, "restartPolicy": "OnFailure", "template": spec})
+    (note,) = [note for note in converted(job).notes if note.path.endswith("fieldRef.fieldPath")]
+    assert (note.kind, note.message.partition(" that")[0]) == (NoteKind.DIFFERENT, "the file does not have the labels")

@@ -64,3 +64,23 @@ def test_a_policy_that_is_missing_or_empty_gets_the_default(given: dict[str, str
     assert [note.path for note in found.notes if "it is not set" in note.message] == [
         "spec.tfReplicaSpecs.Worker.restartPolicy"
     ]
+
+
+def test_a_refused_role_or_number_has_the_way_out() -> None:
+    """Templates of other tools render numbers in quotes, and roles by similar names."""
+    job = tfjob(
+        {"runPolicy": {"suspend": "false", "backoffLimit": "3 "}},
+        Evaluators=replica(),
+        Chief=replica(),
+        Master=replica(),
+        PS={**replica(), "replicas": "2"},
+    )
+    found = {note.path: f"{note.message} {note.todo}".strip() for note in converted(job).notes if note.refused}
+    roles = "spec.tfReplicaSpecs"
+    assert found == {
+        f"{roles}.PS.replicas": 'it must be a whole number, is "2". Remove its quotes.',
+        f"{roles}.Evaluators": "a TFJob has Chief or Master, PS, Worker and Evaluator; did you mean Evaluator?",
+        f"{roles}.Master": f"{roles}.Chief is the same role. Remove one of them.",
+        "spec.runPolicy.suspend": 'it must be true or false, is "false". Remove its quotes.',
+        "spec.runPolicy.backoffLimit": 'it must be a whole number, is "3 ".',
+    }

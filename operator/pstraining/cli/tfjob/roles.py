@@ -10,11 +10,14 @@ from pstraining.cli.tfjob.source import Fields
 from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, shared
 from pstraining.cli.tfjob.users import note_users
 from pstraining.cli.tfjob.versions import name_restarts
+from pstraining.cli.validation.schema import did_you_mean
 
 ALWAYS, ON_FAILURE, NEVER = "Always", "OnFailure", "Never"
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 """Roles in the order of our spec."""
 _MASTER = "master"
+_TITLES = ("PS", "Worker", "Chief", "Master", "Evaluator")
+"""The roles' names in a TFJob."""
 _NOTHING: Template = {"spec": {"containers": [{"name": names.MAIN_CONTAINER}]}}
 _POLICIES = (ALWAYS, ON_FAILURE, NEVER, "ExitCode")
 
@@ -44,11 +47,12 @@ def read_roles(specs: Fields, job: TemplatesOf, notes: Notes) -> dict[str, Repli
     for name in specs.names():
         role = names.CHIEF if name.lower() == _MASTER else name.lower()
         if role not in _ROLES:
-            notes.refused(specs.at(name), "a TFJob has Chief or Master, PS, Worker and Evaluator.")
+            known = "a TFJob has Chief or Master, PS, Worker and Evaluator"
+            notes.refused(specs.at(name), f"{known}{did_you_mean(role, _TITLES) or '.'}")
             specs.drop(name)
             continue
         if role in found:
-            notes.refused(specs.at(name), f"{found[role].path} is the same role.")
+            notes.refused(specs.at(name), f"{found[role].path} is the same role.", "Remove one of them.")
             specs.drop(name)
             continue
         before = len(notes.found)

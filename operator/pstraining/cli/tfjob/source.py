@@ -15,6 +15,8 @@ DEEPEST = 64
 """Maximum number of nested levels. A loop of YAML aliases exceeds it."""
 _ENTRIES = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
 """Fields with entries of the user's own, each of which a tool may have rendered without a value."""
+_QUOTED: Mapping[type, re.Pattern[str]] = {bool: re.compile("true|false"), int: re.compile("[0-9]+")}
+"""Texts that are values of a type without their quotes."""
 _WORDS: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -99,6 +101,8 @@ def checked(value: Any, kind: type[Value], path: str, notes: Notes) -> Value | N
     todo = "" if found is None else f"{found}: fill it in first, and pass the result to -f -."
     if kind is str and isinstance(value, (bool, int, float)):
         todo = QUOTES
+    elif not todo and isinstance(value, str) and kind in _QUOTED and _QUOTED[kind].fullmatch(value):
+        todo = "Remove its quotes."
     notes.refused(path, f"it must be {_WORDS[kind]}, is {shown(value)}.", todo)
     return None
 

@@ -19,6 +19,7 @@ _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that give a container GPUs which it does not request."""
+_OLD_GPU = "alpha.kubernetes.io/nvidia-gpu"
 _NO_DEVICES = ("", "none", "void")
 _RUNTIME = re.compile(r"nvidia|amd|rocm|habana")
 """Beginnings of the names of runtime classes that do the same."""
@@ -169,7 +170,12 @@ def _container(container: dict[str, Any], where: str, notes: Notes) -> None:
         container["name"] = "?"
     resources = sound(container, "resources", dict, where, notes)
     for amounts in ("limits", "requests"):
-        sound(resources, amounts, dict, f"{where}.resources", notes)
+        if _OLD_GPU in sound(resources, amounts, dict, f"{where}.resources", notes):
+            notes.none(
+                join(f"{where}.resources.{amounts}", _OLD_GPU),
+                "no node has it since Kubernetes 1.11, so the pod stays Pending. It is kept.",
+                "Request nvidia.com/gpu instead.",
+            )
     sound(container, "securityContext", dict, where, notes)
     for name in ("env", "ports"):
         items = sound(container, name, list, where, notes)
@@ -245,11 +251,13 @@ def _command(container: dict[str, Any], where: str, given: tuple[str, ...], note
         rest = "" if container.get("args") else " Add the image's own arguments (CMD), too."
         notes.changed(path, f"it is not set: --command is written there instead of the image's entrypoint.{rest}")
         return
+    todo = "Convert with --command and the entrypoint of the image; `docker inspect` shows it as Entrypoint and Cmd."
+    alone = " Without an Entrypoint, args are the command: write them as command." if container.get("args") else ""
     notes.none(
         path,
         "it is not set: TFJob runs the image's entrypoint, which the launcher cannot read. The API server refuses "
         "the job without a command.",
-        "Convert with --command and the entrypoint of the image; `docker inspect` shows it as Entrypoint and Cmd.",
+        f"{todo}{alone}",
     )
 
 
@@ -259,6 +267,8 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
         marks.name_resource(path, notes)
     elif marks.refers_to_labels(text):
         notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
+    elif text == "metadata.labels" and path.endswith(".fieldRef.fieldPath"):
+        notes.different(path, "the file does not have the labels that TFJob puts on its pods.", marks.OURS)
     elif text == "metadata.name" and path.endswith(".fieldRef.fieldPath") and not _OF_SERVERS.match(path):
         notes.different(
             path,
