@@ -234,6 +234,18 @@ def test_nothing_to_check() -> None:
         check_documents([])
 
 
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [("f", {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Component"}), ("a/kustomization.yml", {"x": 1})],
+)
+def test_a_kustomization_beside_a_job_is_refused(name: str, body: dict[str, Any]) -> None:
+    """Its changes, such as another image, would be missing from the job without a word."""
+    with pytest.raises(CommandError, match=rf"{name} is a kustomization, .* `kubectl kustomize FOLDER \|"):
+        check_documents([Document("job.yaml", "1", job(spec=KEPT)), Document(name, "1", body)])
+    flux = {"apiVersion": "kustomize.toolkit.fluxcd.io/v1", "kind": "Kustomization"}
+    assert [one.word for one in check_documents([Document("f", "1", job()), Document("k", "1", flux)])][1] == "skipped"
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     good, wrong = job(spec=KEPT), job("other", spec={"ps": {"replicas": 0, "replica": 1}})

@@ -1,5 +1,6 @@
 """Validates the documents of files, and selects the jobs that can be submitted."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,8 +49,14 @@ def check_documents(found: Sequence[Document]) -> list[CheckedDocument]:
     """Validate each document.
 
     Raises:
-        CommandError: no document is a PSTrainingJob.
+        CommandError: no document is a PSTrainingJob, or one is a kustomization, which changes the others.
     """
+    for document in found:
+        if _is_kustomization(document):
+            raise CommandError(
+                f"{document.file} is a kustomization, which changes other files, and is not applied here: render it "
+                "first: `kubectl kustomize FOLDER | kubectl pstraining COMMAND -f -`."
+            )
     if not any(document.is_job for document in found):
         kinds = list(dict.fromkeys(d.kind for d in found))
         others = f", only {', '.join(kinds)}" if kinds else ""
@@ -71,6 +78,12 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
         found += [*of_other_effect(job), *tiny_sizes(("spec",), job["spec"])]
         found += without_effect(job)
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
+
+
+def _is_kustomization(document: Document) -> bool:
+    group = str(document.body.get("apiVersion") or "").partition("/")[0]
+    is_named = os.path.splitext(os.path.basename(document.file))[0].lower() == "kustomization"
+    return group == "kustomize.config.k8s.io" or (is_named and not document.body.get("kind"))
 
 
 def lost_with_pods(job: Mapping[str, Any]) -> list[Finding]:
