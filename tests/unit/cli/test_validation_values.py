@@ -238,6 +238,8 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             {"example.com/gpu": None},
             'nodeSelector.example.com/gpu: is null, and is left out: write ""',
         ),
+        (f"{POD}.containers", limits(**{"nvidia.com_gpu": None}), "nvidia.com/gpu: is null, and is left out: write an"),
+        (f"{POD}.volumes", [{"name": "v", "nfs": None}], "volumes[0].nfs: is null, so that the volume is an empty"),
     ],
 )
 def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str) -> None:

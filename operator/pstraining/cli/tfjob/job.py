@@ -68,7 +68,7 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     if notes.found:
         return Conversion("", None, tuple(notes.found))
     for path in blank({part: tfjob.get(part) for part in ("metadata", "spec")}):
-        notes.changed(path, _BLANK, 'Write a value, such as "" for the empty text.')
+        notes.changed(path, _BLANK, 'Write a value, such as "", or remove it.')
     whole = cleaned(dict(tfjob))
     fields = Fields(whole, "", notes)
     version = read_version(fields, lines or {}, notes)

@@ -13,7 +13,7 @@ Value = TypeVar("Value", bool, int, str, dict[str, Any], list[Any])
 QUOTES = "Put it in quotes."
 DEEPEST = 64
 """Maximum number of nested levels. A loop of YAML aliases exceeds it."""
-_ENTRIES = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
+_ENTRIES = ("tfReplicaSpecs", "labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
 """Fields with entries of the user's own, each of which a tool may have rendered without a value."""
 _QUOTED: Mapping[type, re.Pattern[str]] = {bool: re.compile("true|false"), int: re.compile("[0-9]+")}
 """Texts that are values of a type without their quotes."""
@@ -194,7 +194,7 @@ def unreadable(value: Any, path: str = "", level: int = 0) -> Iterator[tuple[str
 
 
 def blank(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of the labels, amounts and the like that are null: an empty value may be meant.
+    """Yield the paths of roles, labels, amounts, sources of volumes and the like that are null.
 
     Args:
         value: an object, or a part of it.
@@ -202,10 +202,15 @@ def blank(value: Any, path: str = "") -> Iterator[str]:
     """
     if isinstance(value, dict):
         for name, item in value.items():
-            for inner in item if name in _ENTRIES and isinstance(item, dict) else {}:
-                if item[inner] is None:
-                    yield join(join(path, name), inner)
-            yield from blank(item, join(path, name))
+            at = join(path, name)
+            holders = {at: item} if name in _ENTRIES else {}
+            if name == "volumes" and isinstance(item, list):
+                holders = {f"{at}[{index}]": volume for index, volume in enumerate(item)}
+            for place, holder in holders.items():
+                empty = [inner for inner, given in holder.items() if given is None] if isinstance(holder, dict) else ()
+                # A volume without a source is an emptyDir.
+                yield from (join(place, inner) for inner in empty if inner != "emptyDir")
+            yield from blank(item, at)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from blank(item, f"{path}[{index}]")

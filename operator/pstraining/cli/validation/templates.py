@@ -21,6 +21,7 @@ from pstraining.api.nulls import without_nulls
 from pstraining.api.read_fields import must
 from pstraining.api.values import path_of
 from pstraining.cli.validation import overridden
+from pstraining.cli.validation.blanks import blank
 from pstraining.cli.validation.quantities import Steps
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.values import wrong_values
@@ -32,8 +33,6 @@ from pstraining.resources.pods import PodTask
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
 """Fields that accept a number instead of a text."""
-_TEXTS = ("labels", "annotations", "nodeSelector", "matchLabels")
-"""Mappings whose values are texts."""
 _RESERVED = "PSTRAINING_"
 """Beginning of the names of the operator's variables."""
 _FOR_ANY_USER = "NET_BIND_SERVICE"
@@ -83,7 +82,7 @@ def of_other_effect(job: Mapping[str, Any]) -> Iterator[Finding]:
     Args:
         job: a job as in a manifest. Its templates may have wrong values, but no wrong types.
     """
-    yield from _blank(job["spec"], ("spec",))
+    yield from blank(job["spec"], ("spec",))
     yield from _of_other_effect(without_nulls(job["spec"]))
 
 
@@ -117,19 +116,6 @@ def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
         if role in (names.PS, names.WORKER) and spec.get("activeDeadlineSeconds") is not None:
             path = path_of(("spec", role, "template", "spec", "activeDeadlineSeconds"))
             yield Finding(path, "cannot be in the template of a Deployment; use spec.runPolicy.activeDeadlineSeconds")
-
-
-def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
-    """Yield the labels and the like that are null. A pod has an empty text then, but a job leaves nulls out."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if item is None and steps[-1] in _TEXTS:
-                message = 'is null, and is left out: write "" for the empty value, or remove it'
-                yield Finding(path_of((*steps, name)), message, Severity.WARNING)
-            yield from _blank(item, (*steps, name))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _blank(item, (*steps, index))
 
 
 def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
