@@ -43,6 +43,13 @@ def test_any_timeout_of_a_request_that_kubectl_knows_is_accepted() -> None:
             assert (sock.gettimeout() or 0) > 86400
 
 
+def test_a_plugin_that_is_not_executable_is_there_already(tmp_path: Path) -> None:
+    (tmp_path / "login").write_text("#!/bin/sh\n")
+    given = {"command": str(tmp_path / "login"), "apiVersion": exec_plugin.VERSIONS[0], "installHint": "Install it."}
+    with pytest.raises(CommandError, match=r"Permission denied\. Make it executable, or correct its command\.$"):
+        exec_plugin.run(ExecPlugin.model_validate(given), KubeconfigCluster(), "jane", {})
+
+
 @pytest.mark.parametrize(
     "given",
     [

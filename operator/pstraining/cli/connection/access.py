@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pstraining.cli.connection import proxies
-from pstraining.cli.connection.kubeconfig import KUBECONFIG, Kubeconfig
+from pstraining.cli.connection.kubeconfig import Kubeconfig
 from pstraining.cli.connection.models import Context, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import ArgumentError, CommandError
@@ -279,7 +279,7 @@ def _unnamed(config: Kubeconfig, context: str) -> str:
     if config.missing:
         return f"No cluster is configured: there is no kubeconfig at {', '.join(config.missing)}"
     if not context:
-        return f"No cluster is configured: {KUBECONFIG} has no current-context. Select one with --context"
+        return "No cluster is configured: the kubeconfig has no current-context. Select one with --context"
     return f"No cluster is configured: context {context} names no cluster of the kubeconfig"
 
 

@@ -63,7 +63,9 @@ def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapp
     try:
         output, errors, code = _ran([plugin.command, *plugin.args], given, interactive=interactive)
     except OSError as error:
-        hint = printable(plugin.install_hint) or "Install it, or correct PATH."
+        hint = "Make it executable, or correct its command."
+        if isinstance(error, FileNotFoundError):
+            hint = printable(plugin.install_hint) or "Install it, or correct PATH."
         raise CommandError(f"{subject} cannot be run: {error.strerror}. {hint}") from error
     except ValueError as error:  # NUL in a text, or = in the name of a variable
         raise CommandError(f"{subject} cannot be run: {error}. Correct its command, args or env.") from error
