@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.cli.test_validation_values import POD, found, main
+from tests.unit.cli.test_validation_values import OWN_NAME, POD, found, main
 
 TERMS = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -97,6 +97,12 @@ REFUSED: Final[list[tuple[str, Any, str]]] = [
     ("volumes", [{"name": "v", "persistentVolumeClaim": {"claimName": ""}}], "claimName: is required, and not empty"),
     ("volumes", [{"name": "v", "nfs": {"server": "", "path": "/a"}}], "nfs.server: is required, and not empty"),
     ("volumes", [{"name": "v", "nfs": {"server": "s", "path": "a"}}], "nfs.path: must be an absolute path, is 'a'"),
+    (
+        "volumes",
+        [{"name": "v", "downwardAPI": {"items": [{"path": "a"}]}}],
+        "fieldRef: is required, or resourceFieldRef",
+    ),
+    ("volumes", [{"name": "v", "ephemeral": {}}], "ephemeral.volumeClaimTemplate: is required, and not empty"),
     ("volumes", [{"name": "v", "csi": {"driver": ""}}], "csi.driver: is required, and not empty"),
     ("volumes", [{"name": "v", "projected": {"sources": [token(60)]}}], "expirationSeconds: must be at least 600"),
     ("containers", variable(secretKeyRef={"key": "k"}), "secretKeyRef.name: is required, and not empty"),
@@ -188,6 +194,7 @@ ACCEPTED: Final[list[tuple[str, Any]]] = [
     ("volumes", [{"name": "v", "hostPath": {"path": "/a..b"}}]),
     ("volumes", [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
     ("volumes", [{"name": "v"}]),
+    ("volumes", [{"name": "v", "downwardAPI": {"items": [{"path": "a", "mode": 0o400, **OWN_NAME}]}}]),
     ("volumes", [{"name": "v", "hostPath": {"path": "/d", "type": ""}}]),
     ("volumes", [{"name": "v", "projected": {"sources": [token(600)]}}]),
     ("volumes", [{"name": "v", "flexVolume": {"driver": "a/b", "secretRef": {}}}]),
@@ -195,7 +202,6 @@ ACCEPTED: Final[list[tuple[str, Any]]] = [
     ("topologySpreadConstraints", [{**SPREAD, "matchLabelKeys": ["a"], "labelSelector": {}}]),
     ("dnsConfig", {"nameservers": ["1.1.1.1", "fd00::1"]}),
     ("securityContext", {"seccompProfile": {"type": "Localhost", "localhostProfile": "a/b.json"}}),
-    ("containers", main(securityContext={"privileged": True})),
     ("containers", main(resources={"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}})),
 ]
 """Fields of a pod, and their values."""

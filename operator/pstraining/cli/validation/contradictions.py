@@ -30,6 +30,7 @@ _REQUIRED: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     (".configMapKeyRef", ".secretKeyRef"): ("name", "key"),
     ("envFrom.#.configMapRef", "envFrom.#.secretRef"): ("name",),
     (".volumeMounts.#",): ("mountPath",),
+    ("volumes.#.ephemeral",): ("volumeClaimTemplate",),
     ("nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",): ("nodeSelectorTerms",),
 }
 """Fields that must not be empty, by the ends of their mapping's path."""
@@ -82,6 +83,8 @@ def _wrong_in_pod(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, st
         given = [name for name in ("resourceClaimName", "resourceClaimTemplateName") if value.get(name)]
         if len(given) != 1:
             yield "resourceClaimName", f"{'excludes' if given else 'is required, or'} resourceClaimTemplateName"
+    elif rule.endswith("downwardAPI.items.#"):
+        yield from _wrong_source({k: v for k, v in value.items() if k not in ("path", "mode")}, _REFERENCES[:2])
     elif rule.endswith("volumeMounts.#") and value.get("subPath") and value.get("subPathExpr"):
         yield "subPathExpr", "excludes subPath"
 
