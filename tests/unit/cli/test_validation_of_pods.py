@@ -129,7 +129,6 @@ REFUSED: Final[list[tuple[str, Any, str]]] = [
         "allowPrivilegeEscalation: must not be false with CAP_SYS_ADMIN",
     ),
     ("containers", main(resources={"claims": [{"name": "g"}]}), "claims g, which is not in resourceClaims"),
-    ("containers", main(resources={"limits": {"hugepages-2Mi": "4Mi"}}), "2Mi: needs an amount of cpu or memory, too"),
     ("containers", main(resizePolicy=[{"resourceName": "gpu", "restartPolicy": "NotRequired"}]), "one of cpu, memory"),
     ("resourceClaims", [{"name": "g"}], "resourceClaimName: is required, or resourceClaimTemplateName"),
     (
@@ -202,7 +201,6 @@ ACCEPTED: Final[list[tuple[str, Any]]] = [
     ("topologySpreadConstraints", [{**SPREAD, "matchLabelKeys": ["a"], "labelSelector": {}}]),
     ("dnsConfig", {"nameservers": ["1.1.1.1", "fd00::1"]}),
     ("securityContext", {"seccompProfile": {"type": "Localhost", "localhostProfile": "a/b.json"}}),
-    ("containers", main(resources={"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}})),
 ]
 """Fields of a pod, and their values."""
 

@@ -175,9 +175,6 @@ def _wrong_claim(claim: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _wrong_amounts(resources: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     limits, requests = (_amounts(resources.get(kind) or {}) for kind in ("limits", "requests"))
-    pages = next((name for name in {**limits, **requests} if name.startswith("hugepages-")), None)
-    if pages is not None and not {"cpu", "memory"} & {*limits, *requests}:
-        yield f"limits.{pages}", "needs an amount of cpu or memory, too"
     for name in {**limits, **requests}:
         limit, request = limits.get(name), requests.get(name)
         device = DEVICE.fullmatch(name) is not None
