@@ -229,12 +229,16 @@ def _smallest(given: Sequence[object]) -> Object:
     """
     fields: Object = {}
     for found in (found for found in given if isinstance(found, Mapping)):
-        limits, requests = (found.get(kind) if isinstance(found.get(kind), Mapping) else {} for kind in _AMOUNTS)
+        limits, requests = (_mapping(found.get(kind)) for kind in _AMOUNTS)
         for kind, amounts in zip(_AMOUNTS, (limits, {**limits, **requests}), strict=True):
             for name in (name for name in _COMPUTE if name in amounts):
                 chosen = fields.setdefault(kind, {})
                 chosen[name] = min(amounts[name], chosen.get(name, amounts[name]), key=_amount)
     return {"resources": fields} if fields else {}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _amount(quantity: Any) -> Decimal:

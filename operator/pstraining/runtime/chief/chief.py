@@ -237,7 +237,7 @@ class Chief:
         """Put the newest checkpoint on all servers together, or the initial values when there is none."""
         started = time.monotonic()
         state = self._saver.checkpoints.newest() if self._saver else None
-        fresh = state is None
+        fresh, step = state is None, 0 if state is None else state.step
         self._early = state is not None and state.ended_early
         recovery.check_order(self._shards if fresh and not shut else (), self._options.order_number)
         generation = new_generation(self._options.order_number)
@@ -254,15 +254,11 @@ class Chief:
         if self._saver:
             self._saver.restored(state, lost=self._has_led)
         self._options.counters.restores += not fresh
-        self._reporter.restored(0 if state is None else state.step)
+        self._reporter.restored(step)
         if fresh:  # before any worker can have trained
             self._reporter.begin(0)
-        event(
-            "initialized" if fresh else "restored",
-            term=self._members.term,
-            step=0 if state is None else state.step,
-            seconds=round(time.monotonic() - started, 3),
-        )
+        seconds = round(time.monotonic() - started, 3)
+        event("initialized" if fresh else "restored", term=self._members.term, step=step, seconds=seconds)
 
     def _watch(self) -> None:
         """Poll the servers, report, save and restore until training is over."""

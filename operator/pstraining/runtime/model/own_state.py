@@ -9,7 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import keras
 import numpy as np
@@ -20,10 +20,7 @@ from keras.src.utils import rng_utils
 
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.tensor import KerasVariable, Variable
-
-if TYPE_CHECKING:
-    from pstraining.runtime.model.keras_model import Model
+from pstraining.runtime.model.tensor import KerasModel, KerasOptimizer, KerasVariable, Variable
 
 SETTINGS: Final = ("dtype_policy", "flash_attention", "custom_objects_scope_dict", rng_utils.GLOBAL_RANDOM_SEED)
 """Names of Keras's settings that hold for one thread alone."""
@@ -49,7 +46,15 @@ def with_settings(run: Callable[[], None], *, draws: bool = False) -> Callable[[
     return running
 
 
-def check_separate(model: "Model", others: "Iterable[Model]") -> None:
+class BuiltModel(Protocol):
+    """The objects that a program's functions have returned for one model."""
+
+    keras: KerasModel
+    optimizer: KerasOptimizer
+    optimizers: list[KerasOptimizer]
+
+
+def check_separate(model: BuiltModel, others: Iterable[BuiltModel]) -> None:
     """Refuse a model that has variables or an optimizer of another one in this process.
 
     Without a chief, worker 0 evaluates one model while it trains another one.
