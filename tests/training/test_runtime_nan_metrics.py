@@ -124,3 +124,29 @@ def test_the_epoch_after_a_restore_has_the_losses_of_the_steps_that_count(
     assert counters.scalars["loss"] == loss
     missing = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "logs_incomplete" in line]
     assert [(line["epoch"], line["step"]) for line in missing] == ([] if step == 3 else [(0, 2)])
+
+
+def test_epochs_that_are_trained_again_have_their_rates_of_learning_rate_scheduler(client: Any) -> None:
+    """Steps of an earlier epoch had the rate of the epoch that the restore has left, without a word."""
+    import keras
+
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Ends, Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    model = Model(small, lambda: keras.optimizers.SGD(0.5), Objective("sparse_categorical_crossentropy"))
+    halves = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch else rate)
+    fit = FitOptions(Epochs(10, 9), callbacks=[halves])
+    reporter, ends = (
+        TrainingReporter(lambda: leading(model), fit, ChiefCounters(), steps=90, total=90),
+        Ends(fit.epochs, 0),
+    )
+    ends.report(4)
+    model.optimizer.learning_rate = 0.03125  # that of the fifth epoch
+    found = []
+    for done, busy in ((41, False), (12, True), (13, False), (19, False), (25, False), (40, True), (41, False)):
+        reporter._follow_restore(ends, done, busy=busy)
+        found.append(float(model.optimizer.learning_rate))
+    assert found == [0.03125, 0.03125, 0.25, 0.25, 0.125, 0.125, 0.03125]

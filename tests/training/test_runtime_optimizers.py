@@ -328,7 +328,7 @@ def test_callbacks_set_the_rate_of_each_optimizer(monkeypatch: pytest.MonkeyPatc
     import keras
 
     from pstraining.runtime.chief import refusals
-    from pstraining.runtime.chief.reports.callbacks import scheduled
+    from pstraining.runtime.chief.reports.rates import scheduled
 
     optimizers = [keras.optimizers.SGD(0.5), keras.optimizers.SGD(0.25)]
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2 if epoch else rate)

@@ -283,7 +283,7 @@ def test_a_schedule_may_read_the_type_of_the_step(client: Any) -> None:
     import keras
     import tensorflow as tf
 
-    from pstraining.runtime.chief.reports.callbacks import learning_rates
+    from pstraining.runtime.chief.reports.rates import learning_rates
 
     class Rises(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
         def __call__(self, step: Any) -> Any:

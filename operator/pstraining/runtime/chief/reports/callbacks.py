@@ -6,12 +6,10 @@ Callbacks see a snapshot of the parameter servers' state in the chief's Keras mo
 import csv
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.utils import file_utils
@@ -20,15 +18,13 @@ from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import refused
 from pstraining.runtime.chief.reports.assigned_weights import AssignedWeights
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
-from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE, FixedSettings
+from pstraining.runtime.chief.reports.fixed_settings import FixedSettings
 from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.errors import refusing_repeated_errors
 from pstraining.runtime.model.keras_model import Model
-from pstraining.runtime.model.optimizers.optimizer import rate_names
 from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.long_evaluation import noting_long
 
@@ -270,54 +266,3 @@ def keep_columns(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
             header = next(csv.reader(file, delimiter=callback.sep), [])
         if header[:1] == ["epoch"]:
             callback.keys = header[1:]
-
-
-def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str, float]:
-    """Return the learning rates at a step of the optimizers by their names in logs, without those that are no numbers.
-
-    Args:
-        optimizers: the program's optimizers.
-        step: number of steps of each optimizer.
-    """
-    found = {}
-    for name, optimizer in zip(rate_names(optimizers), optimizers, strict=True):
-        rate = getattr(optimizer, "_learning_rate", None)
-        made = tf.constant(step, optimizer._iterations.dtype)  # a schedule may read the type of the step
-        with suppress(TypeError, ValueError):
-            found[name] = float(np.asarray(rate(made) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
-    return found
-
-
-def scheduled(
-    optimizers: Sequence[KerasOptimizer], callbacks: Sequence["keras.callbacks.Callback"], epoch: int
-) -> bool:
-    """Set the learning rates that LearningRateScheduler would have set in the epochs before one, as in one `fit`.
-
-    Args:
-        optimizers: the program's optimizers.
-        callbacks: the program's callbacks.
-        epoch: the epoch that begins or is resumed, from 0.
-
-    Returns:
-        Whether the rates follow from such callbacks alone. ReduceLROnPlateau sets them by what it has seen.
-    """
-    found = [callback for callback in callbacks if isinstance(callback, keras.callbacks.LearningRateScheduler)]
-    others = any(isinstance(callback, keras.callbacks.ReduceLROnPlateau) for callback in callbacks)
-    if not found or others or any(isinstance(own._learning_rate, SCHEDULE) for own in optimizers):
-        return False
-    rates = [float(np.asarray(own.learning_rate)) for own in optimizers]
-    for number in range(epoch):
-        for callback in found:
-            rates = [_rate_of(callback, number, rate) for rate in rates]
-    for own, rate in zip(optimizers, rates, strict=True):
-        own.learning_rate = rate
-    return True
-
-
-def _rate_of(callback: "keras.callbacks.LearningRateScheduler", epoch: int, rate: float) -> float:
-    """Return the learning rate that a callback sets in an epoch, from the one before."""
-    try:
-        found = callback.schedule(epoch, rate)
-    except TypeError:  # Keras also takes functions of the epoch alone
-        found = callback.schedule(epoch)
-    return float(found)

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_directions, check_monitors
-from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds, learning_rates, scheduled
+from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds
 from pstraining.runtime.chief.reports.epoch_sums import EpochSums
-from pstraining.runtime.chief.reports.fixed_settings import SCHEDULE
+from pstraining.runtime.chief.reports.rates import RepeatedRates, learning_rates, rates_of, scheduled
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
@@ -122,6 +120,7 @@ class TrainingReporter:
         self._ends = EpochEnds(
             model, client.compute, fit.callbacks, fit.validation, self._note_epoch, optimizer_steps=steps_of
         )
+        self._repeated = RepeatedRates(self._optimizers, fit.callbacks)
         self._watch: Ends | None = None
         self._has_restored = False  # whether this chief has put the state on the servers
         self._done = 0  # steps or splits in the last state
@@ -181,7 +180,7 @@ class TrainingReporter:
         if (watch := self._watch) is None:  # before `begin` there is nothing to report
             return
         busy = self._ends.busy
-        self._follow_restore(watch, done)
+        self._follow_restore(watch, done, busy=busy)
         self._take_learning_rates(fence)
         if (seconds := time.monotonic() - self._reported_at) >= PROGRESS_SECONDS:
             self._reported_at = time.monotonic()
@@ -196,8 +195,13 @@ class TrainingReporter:
         ):  # otherwise the epoch ends with the next one: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
-    def _follow_restore(self, watch: Ends, done: int) -> None:
-        """Leave steps of reported epochs that are trained again out of the next logs; report steps that these lack."""
+    def _follow_restore(self, watch: Ends, done: int, *, busy: bool = False) -> None:
+        """Leave steps of reported epochs that are trained again out of the next logs; report steps that these lack.
+
+        Such epochs have the learning rates that they had before the restore. `busy`: whether callbacks may set others.
+        """
+        if not busy:
+            self._repeated.follow(self._fit.epochs.under_way(done) if watch.begun(done) < 0 else None)
         if self._epoch.has_caught_up(watch, done):
             self._collect()
             self._epoch.begin()
@@ -275,18 +279,11 @@ class TrainingReporter:
         for optimizer, rate in zip(self._optimizers, there, strict=True):
             if rate is not None:
                 optimizer.learning_rate = rate
-        self._rates_there = self._own_rates()
-
-    def _own_rates(self) -> list[float | None]:
-        """Return the learning rates in this process, by optimizer; None for schedules."""
-        return [
-            None if isinstance(own._learning_rate, SCHEDULE) else float(np.asarray(own.learning_rate))
-            for own in self._optimizers
-        ]
+        self._rates_there = rates_of(self._optimizers)
 
     def _take_learning_rates(self, fence: int) -> None:
         """Set a callback's learning rates on the servers."""
-        rates, there = self._own_rates() if self._ends.wants_state else [], self._rates_there
+        rates, there = rates_of(self._optimizers) if self._ends.wants_state else [], self._rates_there
         changed = [n for n, rate in enumerate(rates) if rate is not None and (there is None or rate != there[n])]
         if not changed:
             return
