@@ -307,7 +307,7 @@ def test_where_schedule_free_does_not_work() -> None:
 def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.chief.reports import callbacks
+    from pstraining.runtime.chief.reports import rates
 
     def make() -> Any:
         schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
@@ -317,7 +317,7 @@ def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
     rig = Rig(client, make, ps=MOST, build=small)
     rig.start()
     assert rig.control.learning_rates() == [0.5, None, 0.25]
-    names = callbacks.learning_rates(rig.model.optimizers, 10)
+    names = rates.learning_rates(rig.model.optimizers, 10)
     assert names == pytest.approx({"learning_rate_own": 0.5, "learning_rate_sgd": 0.45, "learning_rate_sgd_1": 0.25})
     rig.control.set_learning_rates(1, [0.0, None, 0.125])
     assert rig.control.learning_rates() == [0.0, None, 0.125]
