@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, decide, markers, take
-from pstraining.runtime.checkpoint.naming import aside
+from pstraining.runtime.checkpoint.naming import aside, temporary
+from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 from pstraining.runtime.checkpoint.state import SupersededError
+from tests.unit.runtime import test_object_checkpoints
 from tests.unit.runtime.test_checkpoint import layout, names, opened, state
+from tests.unit.runtime.test_object_checkpoints import in_memory
 
 OLD, NEW = Writer("job", 1), Writer("job", 2)
 
@@ -102,6 +106,48 @@ def test_a_chief_checks_the_markers_again_before_each_change(
     with pytest.raises(SupersededError):
         old.save(state(9), term=1, layout=layout())
     assert [name for name in names(tmp_path) if name.startswith("ckpt")] == left
+
+
+def test_an_older_chief_fails_before_it_writes_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = opened(tmp_path, writer=OLD)
+    opened(tmp_path, writer=NEW)
+    monkeypatch.delattr(files, "write_durably")  # a large state would take minutes
+    with pytest.raises(SupersededError):
+        old.save(state(9), term=1, layout=layout())
+
+
+def test_an_older_chief_leaves_what_a_newer_one_is_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends an older chief's save: it removes temporary files of its own and of lower terms only."""
+    old, real = opened(tmp_path, writer=OLD), files.write_durably
+    lower, higher = (tmp_path / temporary(term, "ckpt") for term in (1, 2))
+
+    def overtaken(*_: Any) -> None:
+        monkeypatch.setattr(files, "write_durably", real)
+        opened(tmp_path, writer=NEW)
+        for folder in (lower, higher):
+            folder.mkdir()
+        raise RuntimeError("a server is lost")
+
+    monkeypatch.setattr(files, "write_durably", overtaken)
+    with pytest.raises(RuntimeError, match="a server is lost"):
+        old.save(state(9), term=1, layout=layout())
+    assert not lower.exists()
+    assert higher.is_dir()
+
+
+def test_a_chief_checks_the_markers_in_a_bucket_before_its_checkpoint_counts() -> None:
+    store = MemoryStore()
+    bucket = in_memory(store)
+    old, bucket.moments = test_object_checkpoints.opened(bucket, writer=OLD), 0
+
+    def overtaken(now: int) -> None:
+        if now == 1:  # the first object of the checkpoint
+            test_object_checkpoints.opened(in_memory(store), writer=NEW)
+
+    bucket.at_moment = overtaken
+    with pytest.raises(SupersededError):
+        old.save(state(9), term=1, layout=layout())
+    assert BucketCheckpoints(in_memory(store), keep=2).steps() == []
 
 
 def test_each_jobs_marker_is_kept_and_a_damaged_one_stops_no_chief(tmp_path: Path) -> None:

@@ -176,8 +176,11 @@ def test_leftovers_under_a_temporary_name_stop_no_save(tmp_path: Path, name: str
 def test_a_folder_that_cannot_be_removed_stops_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that cannot be removed stops no save; NFS keeps files that a process has open."""
     checkpoints = saved(tmp_path, 7)
-    (tmp_path / ".tmp-ckpt-0000000008").mkdir()
     monkeypatch.setattr(files, "remove", lambda _: None)
+    with monkeypatch.context() as broken:
+        failing(broken, 1, of="ckpt", to=1)
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoints.save(state(8), term=1, layout=layout())
     checkpoints.save(state(8), term=1, layout=layout())
     assert checkpoints.steps() == [7, 8]
 
@@ -222,7 +225,12 @@ def test_a_volume_that_cannot_link_files_refuses_incremental_saves(
 
 @pytest.mark.parametrize(
     ("call", "said"),
-    [("rmdir", "cannot delete a folder"), ("fsync", "cannot be written to"), ("replace", "cannot replace a file")],
+    [
+        ("os.rmdir", "cannot delete a folder"),
+        ("os.fsync", "cannot be written to"),
+        ("os.replace", "cannot replace a file"),
+        ("pstraining.runtime.checkpoint.files.exchange", "cannot replace a folder"),
+    ],
 )
 def test_every_operation_of_a_save_is_tried_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, said: str
@@ -231,7 +239,7 @@ def test_every_operation_of_a_save_is_tried_at_the_start(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     with monkeypatch.context() as broken:
-        broken.setattr(os, call, failed)
+        broken.setattr(call, failed)
         with pytest.raises(SettingsError, match=rf"{said}.*Operation not permitted"):
             opened(tmp_path)
     opened(tmp_path).save(state(1), term=1, layout=layout())
