@@ -1,6 +1,7 @@
 """The assembly of the operator's process from its parts."""
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import Any, cast
 
@@ -156,6 +157,37 @@ async def test_workloads_are_watched_only_where_jobs_queue() -> None:
     assert registration.WORKLOADS in registration.watched(nodes=True, queues=True)
     assert registration.WORKLOADS not in registration.watched(nodes=True, queues=False)
     assert registration.build_settings().watching.label_selectors[registration.WORKLOADS]
+
+
+async def test_the_cache_hears_of_a_store_that_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = build(Settings.from_env({}), DECISIONS, LAUNCHER, cast(Any, FakeKube()), asyncio.Event())
+    given: list[Any] = []
+
+    def taken(*arguments: Any) -> contextlib.AbstractContextManager[None]:
+        given.extend(arguments)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(operator.client, "configuration", None, raising=False)
+    monkeypatch.setattr(registration, "build_registry", lambda *_: None)
+    monkeypatch.setattr(operator.watches, "taken", taken)
+    with pytest.raises(asyncio.CancelledError):
+        await operator._watch(asyncio.Event())
+    assert given[-1] == operator.watch_state.cache.forget_versions
+
+
+async def test_a_pass_writes_nothing_without_the_lease() -> None:
+    """A pass may still run when another operator has taken the Lease."""
+    kube = FakeKube()
+    operator = build(Settings.from_env({}), DECISIONS, LAUNCHER, cast(Any, kube), asyncio.Event())
+    kube.put(job())
+    kube.deliver(operator.watch_state.cache)
+    kube.writes()
+    with pytest.raises(Transient, match="does not hold the Lease"):
+        await operator.reconciler.reconcile(("default", "digits"))
+    assert kube.writes() == []
+    await operator.lease.acquire()
+    await operator.reconciler.reconcile(("default", "digits"))
+    assert kube.writes()
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

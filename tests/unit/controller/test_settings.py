@@ -1,9 +1,12 @@
 """The operator's settings, read from an environment."""
 
 import dataclasses
+import gc
+import resource
 
 import pytest
 
+from pstraining.controller import logs, main
 from pstraining.controller.settings import LogFormat, OperatorSettingsError, Settings
 from pstraining.resources.security import PodIds
 
@@ -79,3 +82,21 @@ def test_an_empty_value_is_accepted_only_where_the_default_is_empty(name: str) -
 def test_every_setting_has_its_own_variable() -> None:
     found = [f.metadata["env"] for f in dataclasses.fields(Settings)]
     assert len(set(found)) == len(found)
+
+
+def test_the_operator_uses_all_descriptors_that_its_container_permits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers often start with 1,024, which idle connections from any pod could use up."""
+    limits: list[tuple[int, int]] = []
+
+    async def run(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 65536))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    for function in ("freeze", "set_threshold"):
+        monkeypatch.setattr(gc, function, lambda *_: None)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    monkeypatch.setattr(main, "run", run)
+    with pytest.raises(SystemExit):
+        main.main()
+    assert limits == [(65536, 65536)]

@@ -157,6 +157,7 @@ async def test_streams_that_wait_for_a_forbidden_list_of_jobs_are_not_silent(mon
     async with cluster.run():
         await cluster.until(lambda: cluster.synced and cluster.watches.forbidden())
         assert ("pods", "b") not in cluster.watches._last
+        await cluster.until(lambda: ("pstrainingjobs", "b") not in cluster.watches._last)
         cluster.forbids = False
         cluster.seconds = 1000.0
         await cluster.until(lambda: "b" in cluster.synced)
@@ -179,6 +180,25 @@ async def test_jobs_are_listed_before_their_children_and_large_objects_by_few(mo
         assert [plural for plural, n, _ in cluster.lists if n == namespace] == ["pstrainingjobs", "pods"]
     assert {plural: size for plural, _, size in cluster.lists} == {"pstrainingjobs": 50, "pods": 250}
     assert watch.PAGE["events"] * 1_572_864 < 32 << 20, "a page of the largest events that etcd takes"
+
+
+async def test_a_store_that_was_restored_is_reported_before_its_first_list_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cache would ignore its objects, whose versions are lower."""
+    seconds, restored = iter(range(1000)), list[tuple[str, str | None]]()
+
+    async def older(**_: Any) -> AsyncIterator[Any]:
+        yield [], "7"
+
+    monkeypatch.setattr(fetching, "fetch_objs", older)
+    monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
+    watches = Watches(1, clock=lambda: float(next(seconds)), fence=lambda: 50)
+    with watches.taken(lambda event: None, restored=lambda *stream: restored.append(stream)):
+        request: dict[str, Any] = {"resource": JOBS, "namespace": None, "settings": build_settings()}
+        async for _ in fetching.fetch_objs(**request):
+            assert restored == [("pstrainingjobs", None)]
+    assert restored
 
 
 async def test_an_object_that_a_list_lacks_is_absent_at_the_version_of_the_list() -> None:
