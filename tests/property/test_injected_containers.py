@@ -73,6 +73,13 @@ def test_an_injected_container_may_have_the_default_name() -> None:
     assert observed(manifest, found).main == "trainer"
 
 
+def test_a_pod_keeps_its_container_when_the_template_gets_another_name() -> None:
+    """The template of servers with hot standbys may change while they run."""
+    _, found = made_by("former", names.PS, annotated=True)
+    manifest, _ = made_by("trainer", names.PS, annotated=True)
+    assert observed(manifest, found).container.terminated is not None
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_every_pod_names_its_training_container(role: str) -> None:
     manifest, _ = made_by("trainer", role, annotated=True)

@@ -48,6 +48,13 @@ def test_the_job_stops_in_order_and_restarts_with_the_new_values() -> None:
     assert world.plan().actions == ()
 
 
+def test_a_change_of_the_voters_alone_stops_the_job() -> None:
+    """Majorities of 5 and of 7 voters need not share one."""
+    world = running(**HOT)
+    unseen(world, {"worker": {"minReplicas": 5}})
+    assert [(type(a), a.name) for a in world.plan().actions] == [(Delete, "digits-chief-1")]
+
+
 def test_mutable_fields_stop_nothing() -> None:
     world = running(**HOT)
     unseen(world, {"runPolicy": {"backoffLimit": 99}, "worker": {"replicas": 6}})

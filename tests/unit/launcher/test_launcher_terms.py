@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pstraining.launcher.probe import OPEN, PsProbe
 from pstraining.launcher.terms import Terms, for_server
 
 
@@ -115,3 +116,10 @@ def test_a_server_of_the_next_layout_finds_itself_in_the_map() -> None:
     found = json.loads(for_server(text, "ps", 1))
     assert found["cluster"] == {"ps": list("abcd"), "worker": ["w:1"]}
     assert for_server('{"cluster": {"ps": ["a:1"]}}', "ps", 1) == '{"cluster": {"ps": ["a:1"]}}'
+
+
+def test_an_open_port_alone_shows_no_server(tmp_path: Path) -> None:
+    """The proxy of a service mesh accepts every connection, even to absent servers."""
+    terms = Terms(str(tmp_path / "map"), str(tmp_path / "layout"))
+    assert "its launcher does not answer" in terms.why_unavailable(PsProbe(OPEN, ""))
+    assert terms.why_unavailable(PsProbe(OPEN, "", boot_id="a", state="Serving")) == ""

@@ -164,8 +164,13 @@ def test_the_first_view_restores_and_waits_for_members_that_have_yet_to_start() 
         ),
     ],
 )
-def test_a_waiting_chief_reports_the_reason(voters: Voters, observation: Observation, reason: str) -> None:
-    assert decided(voters, observation) == Wait(reason)
+@pytest.mark.parametrize("silent", [SUSPECTED, Unreachable.UNCONNECTED])
+def test_a_waiting_chief_reports_the_reason(
+    voters: Voters, observation: Observation, reason: str, silent: Unreachable
+) -> None:
+    """What answers at a port and not this chief's calls may be the known process."""
+    seen = {task: silent if found is SUSPECTED else found for task, found in observation.items()}
+    assert decided(voters, seen) == Wait(reason)
 
 
 def test_a_vote_is_given_after_a_second_poll_under_an_active_view() -> None:
