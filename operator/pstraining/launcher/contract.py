@@ -111,7 +111,7 @@ def read_task(env: Mapping[str, str]) -> tuple[str, int]:
     patterns = {
         ENV_TASK_TYPE: "chief|worker|ps|evaluator",
         ENV_TASK_INDEX: "[0-9]+",
-        ENV_START_TIMEOUT: "[0-9]*",
+        ENV_START_TIMEOUT: "[0-9]{0,18}",  # Python parses no more than 4,300
         ENV_RESTART_POLICY: "(Always|OnFailure|Never|ExitCode)?",
         ENV_TERM: "[0-9]*",
         ENV_STATUS_PORT: "[0-9]*",

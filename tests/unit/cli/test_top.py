@@ -269,6 +269,7 @@ def with_port(*variables: Object) -> Object:
         ([{"name": "PSTRAINING_METRICS_PORT", "value": "9100"}], 9100),
         ([{"name": "PSTRAINING_METRICS_PORT", "value": ""}], 2240),
         ([{"name": "PSTRAINING_METRICS_PORT", "value": "0"}], "its port is unknown: its template sets"),
+        ([{"name": "PSTRAINING_METRICS_PORT", "value": "9" * 5000}], "its port is unknown: its template sets"),
         ([{"name": "PSTRAINING_METRICS_PORT", "valueFrom": {}}], "its port is unknown: its template sets"),
     ],
 )

@@ -14,6 +14,7 @@ OWN_NAME = {"fieldRef": {"fieldPath": "metadata.name"}}
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 APART = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
+LATE = {"exec": {"command": ["true"]}, "failureThreshold": 180}
 SPREAD = APART | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
 
 
@@ -193,6 +194,16 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
         ),
         (
             f"{POD}.containers",
+            main(env=[{"name": "PSTRAINING_START_TIMEOUT_SECONDS", "value": "9" * 5000}], startupProbe=LATE),
+            "9', and the launcher ends with an error: write a whole number of seconds, such as 1800",
+        ),
+        (
+            f"{POD}.containers",
+            main(env=[{"name": "PSTRAINING_METRICS_PORT", "value": "9" * 5000}]),
+            "9', so there are no metrics: write the number of a port, or 0 for any free port",
+        ),
+        (
+            f"{POD}.containers",
             main(env=[{"name": "PSTRAINING_METRICS_PORT", "value": "65536"}]),
             "env[0].value: is '65536', so there are no metrics: write the number of a port, or 0 for any free port",
         ),
@@ -327,7 +338,7 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.containers", main(securityContext={"privileged": True, "capabilities": {"add": ["NET_ADMIN"]}})),
         (f"{POD}.containers", main(securityContext={"runAsUser": 0, "capabilities": {"add": ["NET_ADMIN"]}})),
         (f"{POD}.containers", main(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}})),
-        (f"{POD}.containers", main(startupProbe={"exec": {"command": ["true"]}, "failureThreshold": 180})),
+        (f"{POD}.containers", main(startupProbe=LATE)),
         (
             f"{POD}.containers",
             main(

@@ -83,6 +83,14 @@ def test_only_immediate_failures_back_off() -> None:
             },
             "PSTRAINING_START_TIMEOUT_SECONDS is '1h'",
         ),
+        (
+            {
+                "PSTRAINING_TASK_TYPE": "chief",
+                "PSTRAINING_TASK_INDEX": "0",
+                "PSTRAINING_START_TIMEOUT_SECONDS": "9" * 5000,
+            },
+            "PSTRAINING_START_TIMEOUT_SECONDS is '999",
+        ),
     ],
 )
 def test_the_environment_is_checked(env: dict[str, str], named: str) -> None:

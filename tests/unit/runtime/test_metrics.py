@@ -99,6 +99,8 @@ def test_an_occupied_port_is_only_reported(monkeypatch: pytest.MonkeyPatch, caps
         ("9100", True, 9100),
         ("0", False, 0),
         ("x", True, None),
+        ("65536", True, None),
+        ("9" * 5000, True, None),
     ],
 )
 def test_the_port_is_the_pods_default_or_the_templates(text: str | None, in_pod: bool, expected: int | None) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pstraining.api import contract
+from pstraining.api.numbers import number
 from pstraining.cli.client import CONNECT_SECONDS, ClusterClient, Object
 from pstraining.cli.errors import DeniedError, RequestError
 from pstraining.cli.metrics.rates import Scrape, compute_devices
@@ -97,8 +98,8 @@ def metrics_port(task: TaskPod) -> int | str:
     text = str(variable.get("value", ""))
     if not text and "valueFrom" not in variable:
         return contract.METRICS_PORT
-    if text.isdecimal() and 0 < int(text) < 65536:
-        return int(text)
+    if 0 < (given := number(text) or 0) < 65536:
+        return given
     return f"its port is unknown: its template sets {contract.ENV_METRICS_PORT} to {text or 'a value from elsewhere'}"
 
 

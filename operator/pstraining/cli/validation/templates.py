@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.nulls import without_nulls
+from pstraining.api.numbers import number
 from pstraining.api.read_fields import must
 from pstraining.api.values import path_of
 from pstraining.cli.validation import overridden
@@ -171,12 +172,12 @@ def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterat
     if probe := container.get("startupProbe"):
         defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
         delay, period, tries = (probe.get(name) or default for name, default in defaults.items())
-        if not all(isinstance(number, int) for number in (delay, period, tries)):
+        if not all(isinstance(found, int) for found in (delay, period, tries)):
             return  # it is reported as a wrong type
         seconds = delay + period * tries
         given = {variable["name"]: str(variable.get("value")) for variable in container.get("env") or ()}
-        asked = given.get(contract.ENV_START_TIMEOUT, "")
-        timeout = int(asked) if asked.isdecimal() else contract.START_TIMEOUT_SECONDS
+        asked = number(given.get(contract.ENV_START_TIMEOUT))
+        timeout = contract.START_TIMEOUT_SECONDS if asked is None else asked
         if seconds < timeout:
             message = f"ends the container after {seconds} s, but the launcher waits for parameter servers up to "
             path = path_of((*steps, "startupProbe"))
@@ -189,12 +190,12 @@ def _unreadable_variables(container: Mapping[str, Any], steps: Steps) -> Iterato
         name, value = variable["name"], variable.get("value") or ""
         if name not in contract.ENV_OF_TEMPLATES or not value or "$(" in value:
             continue
-        is_number = value.isascii() and value.isdecimal()
-        if name == contract.ENV_START_TIMEOUT and not is_number:
+        found = number(value)
+        if name == contract.ENV_START_TIMEOUT and found is None:
             message = (
                 f"is {value!r}, and the launcher ends with an error: write a whole number of seconds, such as 1800"
             )
-        elif name == contract.ENV_METRICS_PORT and not (is_number and int(value) < 2**16):
+        elif name == contract.ENV_METRICS_PORT and (found is None or found >= 2**16):
             message = f"is {value!r}, so there are no metrics: write the number of a port, or 0 for any free port"
         else:
             continue

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from pstraining.api import contract
+from pstraining.api import contract, numbers
 from pstraining.launcher.listener import Listener
 from pstraining.runtime.telemetry.counters import ChiefCounters, Histogram, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.events import event
@@ -161,8 +161,8 @@ def _histogram(name: str, text: str, histogram: Histogram) -> "Metric":
 def port(environ: Mapping[str, str], *, in_pod: bool) -> int | None:
     """Return the port from the environment, or the pod's metrics port; None for no server, 0 for any free port."""
     text = environ.get(contract.ENV_METRICS_PORT, "")
-    if text.isdecimal() and int(text) < 65536:
-        return int(text)
+    if (given := numbers.number(text)) is not None and given < 65536:
+        return given
     if text:
         event("no_metrics", reason=f"{contract.ENV_METRICS_PORT} is not a port: {text!r}")
         return None
