@@ -1,6 +1,10 @@
-"""A class name has one meaning, and the runtime names its types: few of them are `Any`."""
+"""A class name has one meaning, and the runtime names its types: few of them are `Any`.
+
+Tests of these folders need no TensorFlow.
+"""
 
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -32,3 +36,8 @@ def test_few_types_of_the_runtime_are_any() -> None:
         for path in (PACKAGE / "runtime").rglob("*.py")
     }
     assert sum(found.values()) <= ANY_MAX, sorted(found.items(), key=lambda entry: -entry[1])[:10]
+
+
+def test_no_test_of_this_layer_imports_tensorflow() -> None:
+    """Each process of the layer collects all tests: an import would cost four seconds and half a gigabyte in each."""
+    assert "tensorflow" not in sys.modules
