@@ -8,6 +8,7 @@ from pstraining.api import names
 from pstraining.core.usage import RoleUsage
 from pstraining.resources.installation import Installation, ProgressEndpoint
 from tests.support.builders import deep_merge, stamp
+from tests.support.copying import made_once
 from tests.support.simulation import World, running
 
 MEASURES = Installation(progress=ProgressEndpoint("https://operator", "authority"), resizes_pods=True)
@@ -19,6 +20,7 @@ def sized(mebibytes: int = 1024, **requests: str) -> dict[str, Any]:
     return {"limits": {"memory": f"{mebibytes}Mi"}, "requests": requests or {"memory": f"{mebibytes}Mi"}}
 
 
+@made_once
 def growing(mode: str = "Grow", **spec: Any) -> World:
     """Return a running job whose parameter servers and workers may grow to 4 Gi."""
     policies = [{"role": role, "maxAllowed": {"memory": f"{MAXIMUM}Mi"}} for role in ("ps", "worker", "chief")]

@@ -16,7 +16,7 @@ from pstraining.core.snapshot import Child, QueueObjects, Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import NOW, job, stamp
-from tests.support.copying import copied
+from tests.support.copying import copied, made_once
 from tests.support.kueue_webhook import check_create, check_update, is_true
 from tests.support.simulation import StaleError, World, phase
 
@@ -262,6 +262,7 @@ def queued(quota: int = 100, **spec: Any) -> QueuedWorld:
     return QueuedWorld(manifest, quota=quota)
 
 
+@made_once
 def running(quota: int = 100, **spec: Any) -> QueuedWorld:
     """Return a job with a queue that has been admitted and runs."""
     world = queued(quota, **spec)

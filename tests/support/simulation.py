@@ -31,7 +31,7 @@ from pstraining.core.status import events, next_status
 from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, NOW, applied, deep_merge, job, pod, terminated
-from tests.support.copying import copied
+from tests.support.copying import copied, made_once
 from tests.support.pod_sizes import write_size
 from tests.support.reasons import documented
 
@@ -351,6 +351,7 @@ class World:
             assert self.children.pop(key)["metadata"]["uid"] == action.uid
 
 
+@made_once
 def running(**spec: Any) -> World:
     """Return a world with a running job."""
     world = World(job(spec=spec))

@@ -11,6 +11,7 @@ from pstraining.core.actions import Apply, Kind, Outcomes
 from pstraining.core.facts import gather
 from pstraining.core.status import next_status
 from tests.support.builders import deep_merge, job
+from tests.support.copying import made_once
 from tests.support.simulation import World, phase, running
 
 
@@ -158,13 +159,15 @@ STOPS: dict[str, Callable[[World], None]] = {
 }
 
 
+@made_once
 def without_job(role: str, **spec: Any) -> World:
-    """Return a job that trains while a role's Job, which has succeeded, was deleted, such as by a policy."""
+    """Return a job that trains after a role's Job, which has succeeded, was deleted, such as by a policy."""
     world = running(successPolicy="AllWorkers", evaluator={"enabled": True}, **RESTART, **spec)
     world.end(role)
     world.settle()
     del world.children["Job", f"digits-{role}-1"]
     world.pods = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] != role}
+    world.settle()
     return world
 
 
@@ -177,7 +180,6 @@ def resume(world: World) -> None:
 @pytest.mark.parametrize(("role", "other"), [("chief", "evaluator"), ("evaluator", "chief")])
 def test_what_has_succeeded_does_not_run_again_if_its_job_is_deleted(role: str, other: str) -> None:
     world = without_job(role)
-    world.settle()
     assert world.names_of("Job") == [f"digits-{other}-1"]
     assert status(world)[role]["succeeded"] == 1
     for index in range(2):
@@ -193,7 +195,6 @@ def test_what_has_succeeded_does_not_run_again_if_its_job_is_deleted(role: str, 
 def test_what_has_succeeded_runs_again_after_a_stop(role: str, stop: str) -> None:
     """A stop of all pods deletes the Jobs, too, and another number of servers needs another chief."""
     world = without_job(role)
-    world.settle()
     STOPS[stop](world)
     resume(world)
     stays = (role, stop) == ("evaluator", "another number of servers")
@@ -206,7 +207,6 @@ def test_what_has_succeeded_runs_again_after_a_stop(role: str, stop: str) -> Non
 def test_what_has_succeeded_runs_again_if_all_pods_are_replaced_for_another_number_of_servers(role: str) -> None:
     standby = {"mode": "Hot", "replicasPerShard": 1}
     world = without_job(role, ps={"replicas": 2, "standby": standby}, training={"mode": "Async"})
-    world.settle()
     world.edit({"ps": {"replicas": 3}})
     world.settle()
     assert world.names_of("Job") == ["digits-chief-2", "digits-evaluator-2"], "no checkpoint keeps the state"
@@ -224,7 +224,6 @@ def servers(world: World) -> tuple[Any, ...]:
 def test_a_chief_follows_a_stop_in_which_the_operator_crashes(stop: str, passes: int, writes: int) -> None:
     """Without a chief, the workers would wait for the new servers' parameters."""
     world = without_job("chief")
-    world.settle()
     before = servers(world)
     STOPS[stop](world)
     for _ in range(passes):
