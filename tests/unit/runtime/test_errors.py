@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,16 @@ from pstraining.api import contract
 from pstraining.launcher import contract as launcher_contract
 from pstraining.runtime.errors import FinalError, _explain
 from pstraining.runtime.model.errors import refusing_repeated_errors
+from tests.support.forked_programs import Run, forking
 
 WRONG = "from pstraining.runtime import Trainer\nTrainer(None, None, 'mse', lambda w, n: None, validation_every=0)"
 CAUGHT = "\nexcept ValueError as error:\n    print('caught', error)"
 
 
-def run(program: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, contract.ENV_POD_NAME: ""}
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment, timeout=60
-    )
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with forking(tmp_path_factory.mktemp("programs"), **{contract.ENV_POD_NAME: ""}) as run:
+        yield run
 
 
 def test_the_launcher_knows_the_exit_code() -> None:
@@ -29,7 +30,9 @@ def test_the_launcher_knows_the_exit_code() -> None:
 
 
 def test_invalid_settings_have_an_exit_code_and_a_last_line() -> None:
-    ended = run(WRONG)
+    environment = {**os.environ, contract.ENV_POD_NAME: ""}
+    command = [sys.executable, "-c", WRONG]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
     assert ended.returncode == contract.EXIT_BAD_SETTINGS
     assert "Traceback" in ended.stderr
     assert ended.stderr.splitlines()[-1] == "validation_every must be at least 1; it is 0"
@@ -46,7 +49,7 @@ def test_invalid_settings_have_an_exit_code_and_a_last_line() -> None:
         ("TrainingSettings()", "TrainingSettings: one of steps and epochs must be given"),
     ],
 )
-def test_what_is_refused_before_there_is_a_trainer_has_the_exit_code_too(call: str, sentence: str) -> None:
+def test_what_is_refused_before_there_is_a_trainer_has_the_exit_code_too(call: str, sentence: str, run: Run) -> None:
     names = "CheckpointSettings, Files, Ranges, TrainingSettings"
     ended = run(f"from pstraining.runtime import {names}\n{call}")
     assert ended.returncode == contract.EXIT_BAD_SETTINGS, ended.stderr
@@ -54,12 +57,12 @@ def test_what_is_refused_before_there_is_a_trainer_has_the_exit_code_too(call: s
 
 
 @pytest.mark.parametrize("error", ["OSError('disk')", "SystemExit(3)", "KeyboardInterrupt()"])
-def test_other_errors_keep_theirs(error: str) -> None:
+def test_other_errors_keep_theirs(error: str, run: Run) -> None:
     program = f"from pstraining.runtime.errors import install_exit_code\ninstall_exit_code()\nraise {error}"
     assert run(program).returncode == run(f"raise {error}").returncode != contract.EXIT_BAD_SETTINGS
 
 
-def test_the_cause_of_an_error_counts() -> None:
+def test_the_cause_of_an_error_counts(run: Run) -> None:
     program = (
         "from pstraining.runtime.errors import FinalError, install_exit_code\n"
         "install_exit_code()\n"
@@ -69,7 +72,7 @@ def test_the_cause_of_an_error_counts() -> None:
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (contract.EXIT_BAD_SETTINGS, "the cause")
 
 
-def test_the_reason_has_no_escapes_of_a_terminal() -> None:
+def test_the_reason_has_no_escapes_of_a_terminal(run: Run) -> None:
     """Keras writes the cause of an error in bold."""
     program = (
         "from pstraining.runtime.errors import FinalError, install_exit_code\n"
@@ -79,7 +82,7 @@ def test_the_reason_has_no_escapes_of_a_terminal() -> None:
     assert run(program).stderr.splitlines()[-1] == "In call(). Input 0 is incompatible shape=[1m]"
 
 
-def test_the_error_can_be_caught() -> None:
+def test_the_error_can_be_caught(run: Run) -> None:
     program = "try:\n    " + WRONG.replace("\n", "\n    ") + CAUGHT
     ended = run(program)
     assert (ended.returncode, ended.stdout[:6]) == (0, "caught")
