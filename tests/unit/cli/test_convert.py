@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
@@ -15,6 +14,7 @@ from pstraining.cli.manifests import Document, documents, parsed
 from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import Note, NoteKind, lines
 from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document, convert_documents
+from tests.support.command_runner import CliRunner
 from tests.support.tfjobs import CONTAINER, replica, template, tfjob
 
 PAGE = Path(__file__).parents[3] / "docs" / "users" / "move-from-tfjob.md"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from pstraining.cli.main import app
 from pstraining.cli.tfjob.others import notes_on
+from tests.support.command_runner import CliRunner
 from tests.support.tfjobs import replica, template, tfjob
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining.cli.commands import dashboard
 from pstraining.cli.dashboard import content, history, sampling, server
@@ -19,6 +18,7 @@ from pstraining.cli.main import app
 from pstraining.cli.tasks import tasks_of
 from tests.support.builders import job, pod
 from tests.support.cli_cluster import Object, WithJobs
+from tests.support.command_runner import CliRunner
 
 HOSTILE = "</pre><img src=x onerror=alert(1)>"
 

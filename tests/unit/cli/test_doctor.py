@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining import __version__
 from pstraining.cli.client import ClusterClient
@@ -17,6 +16,7 @@ from pstraining.cli.doctor.examination import examine
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
 from pstraining.cli.output import Output, PrintedKind, show
+from tests.support.command_runner import CliRunner
 from tests.support.installation import NOW, Installation, definition, deployment, lease, node
 
 NEED = Amount.of({"cpu": "500m", "memory": "1Gi"})

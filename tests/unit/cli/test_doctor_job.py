@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from hack.docs.pages import ROOT, pages
 from pstraining.api.conditions import Reason
@@ -19,6 +18,7 @@ from pstraining.cli.errors import DeniedError
 from pstraining.cli.main import app
 from tests.support.builders import NOW, job, pod
 from tests.support.cli_cluster import Object, WithJobs
+from tests.support.command_runner import CliRunner
 from tests.support.simulation import World, running
 
 TROUBLES = pages()[ROOT / PAGE]

@@ -29,6 +29,8 @@ from tests.support.simulation import World, running
 from tests.support.tfjobs import tfjob
 
 BY_NAME = {command.name: command for command in COMMANDS}
+FILES = {"job": job(), "tfjob": tfjob(), "other": tfjob({"what": 1})}
+MANIFESTS = {f"{name}.yaml": yaml.safe_dump(manifest) for name, manifest in FILES.items()}
 FAST = ("digits", "--wait", "--timeout", "0")
 
 
@@ -260,9 +262,8 @@ def test_a_command_ends_with_the_status(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(yaml.safe_dump(job()))
-    Path("tfjob.yaml").write_text(yaml.safe_dump(tfjob()))
-    Path("other.yaml").write_text(yaml.safe_dump(tfjob({"what": 1})))
+    for file, text in MANIFESTS.items():
+        Path(file).write_text(text)
     status, said = ended(name, case, monkeypatch, capsys)
     assert status == code, said
 
@@ -272,7 +273,7 @@ def test_output_without_a_reader_is_dropped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(yaml.safe_dump(job()))
+    Path("job.yaml").write_text(MANIFESTS["job.yaml"])
     case = Case(("digits",), scripted(RUNS, pods=PODS)) if name == "logs" else SUCCESS[name]
     monkeypatch.setattr(Scripted, "log", lambda *_: iter(("a line",)))
     reader, writer = os.pipe()
@@ -348,8 +349,8 @@ def test_machine_readable_output_has_an_api_version_and_a_kind(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(yaml.safe_dump(job()))
-    Path("tfjob.yaml").write_text(yaml.safe_dump(tfjob()))
+    for file, text in MANIFESTS.items():
+        Path(file).write_text(text)
     kinds = set()
     for name, case in PRINTED:
         with monkeypatch.context() as patched:

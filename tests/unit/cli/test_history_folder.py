@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining.api.summary import JobOutcome, KeptLog, Summary
 from pstraining.cli.commands.dashboard import create_server
 from pstraining.cli.history.folder import HistoryFolder
 from pstraining.cli.main import app
 from tests.support.builders import job, pod
+from tests.support.command_runner import CliRunner
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 RUNNING = {

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining.cli.commands import logs
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
@@ -18,6 +17,7 @@ from pstraining.cli.main import app
 from pstraining.cli.tasks import TaskRole, tasks_of
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
+from tests.support.command_runner import CliRunner
 
 PODS = (pod("worker", 1), pod("worker", 0), pod("ps", 0), pod("ps", 0, member=1), pod("chief", term=1))
 STAMP = "2030-01-01T12:00:{:02d}.000000000Z"

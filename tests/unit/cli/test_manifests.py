@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
 from pstraining.cli.manifests import Document, documents, parsed
 from pstraining.cli.output import yaml_text
 from pstraining.cli.reading import sources, texts
+from tests.support.command_runner import CliRunner
 
 KUBECTL = [json.loads(line) for line in (Path(__file__).parent / "kubectl_scalars.jsonl").read_text().splitlines()]
 """kubectl 1.34's values of these plain scalars, and of them as keys: `kubectl annotate --local -o json -f`."""

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from pstraining.cli.commands import status, suspend
 from pstraining.cli.commands.scale import scale_to
@@ -15,6 +14,7 @@ from pstraining.cli.main import app
 from pstraining.cli.options import duration_option, interval_option, job_argument
 from tests.support.builders import job
 from tests.support.cli_cluster import WithJobs
+from tests.support.command_runner import CliRunner
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 from rich.console import Console
-from typer.testing import CliRunner
 
 from pstraining.cli.commands.plan import bandwidth_megabits, details, picture, report
 from pstraining.cli.errors import CommandError, RequestError
@@ -17,6 +16,7 @@ from pstraining.cli.main import app
 from pstraining.cli.planning.planned import Change, Planned, changes, planned_for
 from pstraining.core.actions import Apply, Create, Delete, Kind, Resize
 from tests.support.builders import NOW, TEMPLATE, job
+from tests.support.command_runner import CliRunner
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from pstraining.cli.commands import doctor, report
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.main import app
 from pstraining.redaction import LEFT_OUT, Redactor
+from tests.support.command_runner import CliRunner
 from tests.support.installation import deployment
 from tests.support.job_cluster import JobCluster, Object
 from tests.support.simulation import running

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from pstraining.cli.commands.submit import apply, outcome
 from pstraining.cli.errors import AbsentError, CommandError, ConflictError
@@ -17,6 +16,7 @@ from pstraining.cli.submission import placed
 from pstraining.cli.waiting import follow, running_or_ended
 from tests.support.builders import job
 from tests.support.cli_cluster import Nowhere
+from tests.support.command_runner import CliRunner
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import World, running
 

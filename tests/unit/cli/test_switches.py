@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining.cli import client
 from pstraining.cli.errors import CommandError
@@ -13,6 +12,7 @@ from pstraining.cli.main import app
 from pstraining.cli.switches import switches, without_type
 from tests.support.builders import job
 from tests.support.cli_cluster import WithJobs
+from tests.support.command_runner import CliRunner
 
 NAMED = {"--wait", "-R"}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
@@ -14,6 +13,7 @@ from pstraining.cli.manifests import Document
 from pstraining.cli.validation.documents import check_documents, wrong_with
 from pstraining.cli.validation.schema import Severity
 from tests.support.builders import TEMPLATE, job
+from tests.support.command_runner import CliRunner
 from tests.tfjob.cases import CASES
 
 ROOT = Path(__file__).parents[3]

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pstraining import __version__
 from pstraining.cli.commands.version import cluster_versions
 from pstraining.cli.errors import RequestError
 from pstraining.cli.main import app
+from tests.support.command_runner import CliRunner
 from tests.support.installation import Installation, definition, deployment
 
 OPERATORS = "/apis/apps/v1/deployments"

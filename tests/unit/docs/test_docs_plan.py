@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from hack.docs.pages import ROOT, pages
 from pstraining.cli.main import app
+from tests.support.command_runner import CliRunner
 
 SHOWN = re.compile(r"<!-- (plan [^\n]*) -->\n```text\n(.*?)```\n", re.DOTALL)
 WRITES = bool(os.environ.get("PSTRAINING_WRITE_PAGE"))

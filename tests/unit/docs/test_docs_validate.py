@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from hack.docs.pages import ROOT, pages
 from pstraining.cli.main import app
+from tests.support.command_runner import CliRunner
 
 PAGE = ROOT / "docs" / "users" / "submit-and-change-a-job.md"
 
