@@ -143,12 +143,20 @@ def drop_output() -> None:
 
 
 _BREAKS = frozenset("\x85\u2028\u2029\ufeff")
+_Base: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 WIDE = 500
 """Width, in columns, of output outside a terminal, so that no line is wrapped."""
 
 
 def yaml_text(found: Any) -> str:
-    """Return YAML in the order of the fields. YAML 1.1 and 1.2 parsers, kubectl's included, read the same values."""
+    """Return YAML in the order of the fields. YAML 1.1 and 1.2 parsers, kubectl's included, read the same values.
+
+    libyaml writes the same text several times as fast; but it escapes emojis, and refuses halves of surrogate pairs.
+    """
+    with suppress(UnicodeEncodeError):
+        text: str = yaml.dump(found, Dumper=_FastDumper, sort_keys=False, allow_unicode=True, width=WIDE)
+        if "\\U" not in text:
+            return text
     return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDE)
 
 
@@ -199,6 +207,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+class _FastDumper(_Base):  # type: ignore[misc]
+    """The same with libyaml."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # Other line breaks than \n are only safe as escapes: parsers normalise them.
     style = '"' if _BREAKS.intersection(text) else "|" if "\n" in text else "'" if _is_ambiguous(text) else None
@@ -214,3 +229,4 @@ def _is_ambiguous(text: str) -> bool:
 
 
 _Dumper.add_representer(str, _text)
+_FastDumper.add_representer(str, _text)

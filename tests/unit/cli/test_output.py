@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from rich.text import Text
 
 from pstraining.cli import output
@@ -89,3 +90,13 @@ def test_logs_have_colours_where_the_terminal_has_them(
     monkeypatch.setattr(logs, "LogWriter", write)
     with pytest.raises(CommandError, match=f"coloured: {coloured}"):
         logs.logs("digits")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a b", "y", "1e3", "a\nb\n", " a\n\tb", "\tx", "\u2028", "\x07", "word " * 200, "ü", "\U0001f600", "\ud800"],
+)
+def test_libyaml_writes_the_same_text(text: str) -> None:
+    found = {"a": text, "b": [{"c": [text]}, {}]}
+    plain = yaml.dump(found, Dumper=output._Dumper, sort_keys=False, allow_unicode=True, width=output.WIDE)
+    assert output.yaml_text(found) == plain
