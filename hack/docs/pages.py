@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -34,36 +34,45 @@ class Block:
 
 @dataclass(frozen=True)
 class Page:
-    """One page."""
+    """One page, which is parsed on demand: parsing the text outside of blocks of code takes most of the time."""
 
     path: Path
-    links: tuple[Piece, ...]
-    spans: tuple[Piece, ...]
-    blocks: tuple[Block, ...]
+    text: str
+
+    @cached_property
+    def links(self) -> tuple[Piece, ...]:
+        """Return the targets of links and images."""
+        return tuple(
+            Piece(line, str(token.attrs[name]))
+            for line, token in self._children
+            for name in ("href", "src")
+            if name in token.attrs
+        )
+
+    @cached_property
+    def spans(self) -> tuple[Piece, ...]:
+        """Return the code spans."""
+        return tuple(Piece(line, token.content) for line, token in self._children if token.type == "code_inline")
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Return the blocks of code."""
+        return tuple(_blocks(_parser().disable("inline").parse(self.text)))
+
+    @cached_property
+    def _children(self) -> tuple[tuple[int, Token], ...]:
+        return tuple(_inline(_parser().parse(self.text)))
 
 
 @cache
 def pages(root: Path = ROOT) -> dict[Path, Page]:
     """Return every page of the documentation by its path."""
     found = sorted({path for pattern in PATTERNS for path in root.glob(pattern)})
-    return {path: read(path, path.read_text(encoding="utf-8")) for path in found}
+    return {path: Page(path, path.read_text(encoding="utf-8")) for path in found}
 
 
-def read(path: Path, text: str) -> Page:
-    """Return a page from its text."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    children = list(_inline(tokens))
-    return Page(
-        path,
-        links=tuple(
-            Piece(line, str(token.attrs[name]))
-            for line, token in children
-            for name in ("href", "src")
-            if name in token.attrs
-        ),
-        spans=tuple(Piece(line, token.content) for line, token in children if token.type == "code_inline"),
-        blocks=tuple(_blocks(tokens)),
-    )
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark").enable("table")
 
 
 def _inline(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:

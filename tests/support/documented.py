@@ -49,7 +49,7 @@ def documents() -> Iterator[tuple[str, str, Any]]:
         for block in page.blocks:
             first = block.text.partition("\n")[0]
             if block.language in ("yaml", "yml"):
-                for found in yaml.safe_load_all(block.text):
+                for found in yaml.load_all(block.text, Loader=yaml.CSafeLoader):
                     yield where(page, block.line), first, found
             for patch in _PATCH.findall(block.text):
                 yield where(page, block.line), first, json.loads(patch)

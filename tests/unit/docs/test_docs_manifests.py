@@ -12,7 +12,7 @@ from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import validate
 from tests.support.documented import REFUSED, SCHEMA, complete, documents, job_of, where
 
-VALUES = yaml.safe_load((ROOT / "charts" / "pstraining" / "values.yaml").read_text(encoding="utf-8"))
+VALUES = yaml.load((ROOT / "charts" / "pstraining" / "values.yaml").read_text("utf-8"), Loader=yaml.CSafeLoader)
 NOT_OURS = {"tfReplicaSpecs": "TFJob's", "containers": "a pod's", "nodeName": "a pod's", "template": "of many kinds"}
 """Fields below `spec` in pages that belong to other kinds."""
 _FIELD = re.compile(r"(?:(spec|status)\.|(?=\w+\.))([a-zA-Z]+(?:\[\])?(?:\.[a-zA-Z]+(?:\[\])?)*)(?:: ([\w-]+))?")

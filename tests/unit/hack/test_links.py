@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hack.docs import links
-from hack.docs.pages import pages, read
+from hack.docs.pages import Page, pages
 
 
 def tree(root: Path, **files: str) -> Path:
@@ -20,7 +20,7 @@ def tree(root: Path, **files: str) -> Path:
 
 
 def test_parsed_parts_of_a_page_have_their_line() -> None:
-    page = read(Path("x.md"), "one\n`two`\n\n| a |\n|---|\n| `b` |\n\n```sh -x\nthree\n```\n\n    four\n    five\n")
+    page = Page(Path("x.md"), "one\n`two`\n\n| a |\n|---|\n| `b` |\n\n```sh -x\nthree\n```\n\n    four\n    five\n")
     assert [(p.line, p.text) for p in page.spans] == [(2, "two"), (6, "b")]
     assert [(b.line, b.language, b.text) for b in page.blocks] == [(9, "sh", "three\n"), (12, "", "four\nfive\n")]
 
