@@ -94,7 +94,7 @@ def test_logs_have_colours_where_the_terminal_has_them(
 
 @pytest.mark.parametrize(
     "text",
-    ["a b", "y", "1e3", "a\nb\n", " a\n\tb", "\tx", "\u2028", "\x07", "word " * 200, "ü", "\U0001f600", "\ud800"],
+    ["a b", "y", "1e3", "a\nb\n", " a\n\tb", "\tx", "\u2028", "\x07", "word " * 200, "\U0001f600", "\ud800"],
 )
 def test_libyaml_writes_the_same_text(text: str) -> None:
     found = {"a": text, "b": [{"c": [text]}, {}]}
