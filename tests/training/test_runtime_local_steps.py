@@ -1,13 +1,16 @@
 """What only a worker has: its own optimizer with `localSteps`, as in `fit`, and the residual of a codec."""
 
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pstraining.api.training import Mode
+from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.record import Session
 from tests.support.servers import GENERATION, SESSION, Rig, batches, large, small
@@ -175,3 +178,21 @@ def test_a_restore_ends_the_residual_of_a_codec(client: Any, mode: str) -> None:
     updates._compressor.forget()  # the residual of the step after the first restore
     for path, value in trained(GENERATION + 2).items():
         np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+def test_a_schedule_continues_for_the_workers_that_the_job_has_now(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restore, a worker that has trained since before the job was scaled has the rates of one that starts."""
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import StaticRouter
+
+    (tmp_path / "cluster.json").write_text(json.dumps({"cluster": {"worker": ["a:1"] * 4}}))
+    monkeypatch.setenv(ENV_CLUSTER_FILE, str(tmp_path / "cluster.json"))
+    rig = Rig(client, falling, ps=1, build=small, mode="Async", localSteps=LOCAL_STEPS)
+    rig.start()
+    training = TrainingSettings(mode=Mode.ASYNC, steps=100, local_steps=LOCAL_STEPS)
+    where = StaticRouter(rig.store, rig.workers[0])
+    worker = Worker(where, rig.identities[0], lambda: iter(batches(LOCAL_STEPS)), training=training)
+    worker._warm_up(8, SESSION)
+    assert rig.model.other_local_steps.numpy() == 8 * LOCAL_STEPS / 4

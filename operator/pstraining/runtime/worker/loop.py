@@ -159,7 +159,8 @@ class Worker:
             self._has_seeds = True
             model.reseed(worker=self._identity.worker, step=step)
         if self._session is None or self._session.generation != session.generation:  # perhaps restored to another step
-            model.continue_schedules(self._training.optimizer_steps(step, self._client.cluster.workers))
+            workers = clusters.number_of_workers(self._client.cluster)  # as a worker that starts now counts them
+            model.continue_schedules(self._training.optimizer_steps(step, workers))
         with kept(model.restored_after_trials()), model.step.trial():
             self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
