@@ -218,7 +218,10 @@ def test_a_job_that_ends_during_a_kueue_outage_returns_its_quota_later(queue: Qu
 def test_jobs_are_admitted_in_order_of_their_priority(queue: Queue, fake_nodes: int) -> None:
     """Jobs are admitted in the order of their priority. On fake nodes a chief's pod ends at once, so the jobs run in
     sequence.
+
+    With Kueue's default BestEffortFIFO, a job may be admitted between the rejection of a job before it and its retry.
     """
+    queue.change([{"op": "add", "path": "/spec/queueingStrategy", "value": "StrictFIFO"}])
     queue.stop("Hold")
     queue.room_for(3)
     history = History(queue.kube, queue.namespace)

@@ -10,9 +10,10 @@ from typer import testing
 from pstraining.cli.main import program
 
 
-class CliRunner(testing.CliRunner):
+class CliRunner:
     """Typer's runner with the command line that the process has built: building it takes longer than most commands."""
 
     def invoke(self, app: typer.Typer, args: str | Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
+        """Run a command as Typer's runner does."""
         with mock.patch.object(testing, "_get_command", return_value=program()):
-            return super().invoke(app, args, *given, **more)
+            return testing.CliRunner().invoke(app, args, *given, **more)

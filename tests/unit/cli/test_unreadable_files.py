@@ -12,7 +12,10 @@ from pstraining.cli.reading.sources import sources
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (gzip.compress(b"kind: A", mtime=0), "it is compressed. Unpack it first, with gunzip; render a Helm chart (.tgz) with"),
+        (
+            gzip.compress(b"kind: A", mtime=0),
+            "it is compressed. Unpack it first, with gunzip; render a Helm chart (.tgz) with",
+        ),
         (b"PK\x03\x04\xff", "it is compressed. Unpack it first, with unzip."),
         (
             "kind: A\n# für uns\n".encode("latin-1"),
