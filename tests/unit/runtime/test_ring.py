@@ -1,11 +1,13 @@
 """The ring: sums and relayed arrays as streams, real connections, and accepted peers."""
 
+import errno
 import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from pstraining.runtime.allreduce.ring import Ring
 from pstraining.runtime.allreduce.streams import HeaderMismatchError, Relay, Stream, Sum, ring_steps
 from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
 from pstraining.runtime.allreduce.transport import RingTransport
+from tests.processes.pods import eventually
 from tests.support.soak_marks import examples
 
 
@@ -231,6 +234,20 @@ def test_strangers_and_older_processes_are_not_part_of_a_ring(crowd: Any, wrong:
     stranger.join(20)
     other.close()
     assert not stranger.is_alive()
+
+
+def test_a_ring_without_descriptors_does_not_keep_a_processor_busy(crowd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (links,) = crowd(1)
+    real, asked = links._listener, list[float]()
+
+    def accept() -> None:
+        asked.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(links, "_listener", SimpleNamespace(accept=accept, close=real.close))
+    with socket.create_connection(real.getsockname(), 10):
+        eventually(lambda: len(asked) > 2, 20)
+    assert asked[2] - asked[0] >= 2 * ring_transport.BEAT_SECONDS
 
 
 def test_a_card_survives_the_servers_numbers() -> None:

@@ -9,6 +9,7 @@ counted in this process's own heartbeats: on a busy machine, where they are late
 no TensorFlow.
 """
 
+import errno
 import hashlib
 import secrets
 import selectors
@@ -197,7 +198,7 @@ class RingTransport:
                 self._drop(caller)
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        try:
             found, _ = self._listener.accept()
             found.setblocking(False)
             caller = _Caller(found)
@@ -205,6 +206,9 @@ class RingTransport:
             self._selector.register(found, selectors.EVENT_READ, lambda: self._listen_to(caller))
             if len(self._callers) > UNASKED:
                 self._drop(self._callers[0])
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the caller still waits, so `select` would return at once
+                time.sleep(BEAT_SECONDS)
 
     def _drop(self, caller: _Caller, *, close: bool = True) -> None:
         self._callers.remove(caller)
