@@ -23,7 +23,6 @@ _DOLLARS: Final = re.compile(r"\$\$(?!\()")
 _FILE: Final = re.compile(r"(?!\.\.)[\w.-]{1,253}", re.ASCII)
 """The names that keys of a ConfigMap may have."""
 _PROGRAM, _PACKAGES = "program", "packages"
-_AMOUNTS: Final = ("limits", "requests")
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 """The resources of each container that a ResourceQuota or a LimitRange may require."""
 
@@ -229,16 +228,17 @@ def _smallest(given: Sequence[object]) -> Object:
     """
     fields: Object = {}
     for found in (found for found in given if isinstance(found, Mapping)):
-        limits, requests = (_mapping(found.get(kind)) for kind in _AMOUNTS)
-        for kind, amounts in zip(_AMOUNTS, (limits, {**limits, **requests}), strict=True):
+        limits, requests = (_amounts(found, kind) for kind in ("limits", "requests"))
+        for kind, amounts in (("limits", limits), ("requests", {**limits, **requests})):
             for name in (name for name in _COMPUTE if name in amounts):
                 chosen = fields.setdefault(kind, {})
                 chosen[name] = min(amounts[name], chosen.get(name, amounts[name]), key=_amount)
     return {"resources": fields} if fields else {}
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _amounts(resources: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    amounts = resources.get(kind)
+    return amounts if isinstance(amounts, Mapping) else {}
 
 
 def _amount(quantity: Any) -> Decimal:
