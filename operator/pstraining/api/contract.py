@@ -117,6 +117,10 @@ ENV_CHECKPOINT_DIR: Final = "PSTRAINING_CHECKPOINT_DIR"
 """Folder or URI of checkpoints, set on every task if the job has `spec.checkpoint`. Only the chief may write there."""
 ENV_GPUS: Final = "PSTRAINING_GPUS"
 """On a task whose container has GPUs: their number. The runtime compares it with the GPUs that TensorFlow finds."""
+GRACE_SECONDS: Final = 30
+"""The grace period of a pod whose template has none, as in Kubernetes."""
+ENV_GRACE: Final = "PSTRAINING_GRACE_SECONDS"
+"""On the task that does the chief's work, if its template has a grace period: these seconds."""
 ENV_PROGRESS_URL: Final = "PSTRAINING_PROGRESS_URL"
 """On the task that does the chief's work: the URL for its program's progress reports. The launcher passes it to the
 program in the variables of Kubeflow's KEP-2779, with the paths of the two files that a client needs."""

@@ -100,6 +100,9 @@ def build(
         container["readinessProbe"] = _readiness(job, task)
     elif task.role == names.PS or launcher.is_current:
         container.setdefault("readinessProbe", _readiness(job, task))
+    grace = spec.get("terminationGracePeriodSeconds")
+    if has_chief_duty(job, task) and isinstance(grace, int):
+        container["env"] = [{"name": contract.ENV_GRACE, "value": str(grace)}, *container["env"]]
     _mount(job, task, spec, container, launcher)
     if installation.progress is not None and has_chief_duty(job, task):
         _accept_progress(job, spec, container, installation.progress)

@@ -291,7 +291,7 @@ class Trainer:
             work()
             return None
         worker = WorkerThread(work if cluster.task.type == "worker" else None)
-        stop = GracefulStop(lambda: clusters.is_layout_ending(client.cluster))
+        stop = GracefulStop(lambda: clusters.is_layout_ending(client.cluster), grace=cluster.grace_seconds)
         stop.install(in_pod=cluster.in_pod)
         with tf.device(client.local):
             outputs.tracking.start(outputs.history.settings)

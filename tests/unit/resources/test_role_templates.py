@@ -76,6 +76,17 @@ def test_the_container_that_runs_the_server() -> None:
     assert "PSTRAINING_SERVER" not in env(WORKER, {"ps": {"server": "Builtin"}})
 
 
+@pytest.mark.parametrize(("chief", "task"), [(True, TASKS["chief"]), (False, PodTask("worker", 0))])
+def test_the_chiefs_work_knows_its_grace_period(chief: bool, task: PodTask) -> None:
+    """Its last save ends within it. A template without one has the default of Kubernetes."""
+    own = copy.deepcopy(TEMPLATE)
+    own["spec"]["terminationGracePeriodSeconds"] = 90
+    roles = {"chief": {"enabled": chief}, "worker": {"template": own}}
+    assert env(task, roles)["PSTRAINING_GRACE_SECONDS"] == "90"
+    assert "PSTRAINING_GRACE_SECONDS" not in env(PodTask("worker", 1), roles)
+    assert "PSTRAINING_GRACE_SECONDS" not in env(task, {"chief": {"enabled": chief}})
+
+
 def test_a_container_knows_the_number_of_its_gpus() -> None:
     own = copy.deepcopy(TEMPLATE)
     own["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 2, "amd.com/gpu": "1", "cpu": "4"}}

@@ -16,6 +16,7 @@ from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSave
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.objects.choice import storage_at
 from pstraining.runtime.checkpoint.parts import WritesParts
+from pstraining.runtime.checkpoint.ports.checkpoint_storage import RemoteStorage
 from pstraining.runtime.checkpoint.state import SavePlan, StateBlocks, StateOfServers, StateParts
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
@@ -157,6 +158,11 @@ class Saver:
             return False
         return True
 
+    def hurry(self, seconds: float) -> None:
+        """Let the last save end, or fail, within some seconds if its storage is silent."""
+        if isinstance(self.checkpoints, RemoteStorage):
+            self.checkpoints.hurry(seconds)
+
     def save_last(self, state: StateBlocks) -> None:
         """Save the final state.
 
@@ -167,7 +173,7 @@ class Saver:
             self._save(state)
         except OSError as error:
             newest, before = self._newest()
-            event("not_saved", step=state.step, reason=str(error), newest=newest)
+            event("not_saved", step=state.step, reason=str(error), newest=newest, help=self.checkpoints.remedy(error))
             raise NotSavedError(
                 f"the state at step {state.step} could not be saved in {self.checkpoints.location} ({error}); "
                 f"{before}. {self.checkpoints.remedy(error)}; while the parameter servers run, a restarted chief saves "

@@ -167,7 +167,7 @@ class Chief:
             self._watch()
             return self._end()
         except StoppedError:
-            with self._stop.saving():
+            with self._stop.saving(self._saver.hurry if self._saver else None):
                 self._save_and_shut()
             raise
 

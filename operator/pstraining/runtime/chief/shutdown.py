@@ -27,6 +27,9 @@ HELD_BACK: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 RECOVERY_SECONDS: Final = 5.0
 """Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
 
+REPORT_SECONDS: Final = 3.0
+"""Seconds of the grace period that stay for the report of a save that has failed, and for the end of the process."""
+
 AGAIN_SECONDS: Final = 30.0
 """Seconds between a failed save for another layout and the next try; training continues meanwhile."""
 
@@ -45,11 +48,17 @@ class GracefulStop:
     Args:
         is_layout_ending: whether the job waits for the state to be saved for another layout.
         clock: returns seconds on a monotonic clock.
+        grace: the seconds after SIGTERM after which the process is killed.
     """
 
     def __init__(
-        self, is_layout_ending: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+        self,
+        is_layout_ending: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        grace: float = contract.GRACE_SECONDS,
     ) -> None:
+        self._grace, self._asked_at = grace, 0.0
         self._is_layout_ending, self._clock, self._postponed_until = is_layout_ending, clock, clock()
         self.is_switching = False
         """Whether the process ends for another layout, and only if the whole state is saved."""
@@ -121,12 +130,17 @@ class GracefulStop:
             raise StoppedError
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
+    def saving(self, hurry: Callable[[float], None] | None = None) -> Iterator[None]:
         """Let a block save the state; the saver reports why it cannot, and earlier checkpoints are kept.
+
+        Args:
+            hurry: called with the seconds that the process has left, if it has received SIGTERM.
 
         Raises:
             FencedError: the state is not saved, the process has not received SIGTERM, and training continues.
         """
+        if self._asked and hurry is not None:
+            hurry(max(2.0, self._grace - REPORT_SECONDS - (self._clock() - self._asked_at)))
         try:
             yield
         except NotSavedError:
@@ -145,6 +159,7 @@ class GracefulStop:
             self._former_timer = signal.setitimer(signal.ITIMER_REAL, RECOVERY_SECONDS)
 
     def _received(self, _: int, __: FrameType | None) -> None:
+        self._asked_at = self._asked_at if self._asked else self._clock()
         self._asked = True
         if not self._deferred:
             raise SystemExit(EXIT_CODE)

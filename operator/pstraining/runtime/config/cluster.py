@@ -64,6 +64,8 @@ class Cluster:
     """The job's namespace; empty if unknown."""
     gpus: int = 0
     """Number of GPUs in the container's limits."""
+    grace_seconds: int = contract.GRACE_SECONDS
+    """Seconds after SIGTERM after which the pod is killed."""
     in_pod: bool = False
     """Whether the task runs in a pod, where a launcher runs beside each parameter server."""
     training: Mapping[str, object] = field(default_factory=dict)
@@ -149,6 +151,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         job_uid=env.get(contract.ENV_JOB_UID) or "",
         namespace=env.get(contract.ENV_NAMESPACE) or str(shared.get("namespace") or ""),
         gpus=int(env.get(contract.ENV_GPUS) or 0),
+        grace_seconds=int(env.get(contract.ENV_GRACE) or contract.GRACE_SECONDS),
         in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),
         checkpoint=checkpoint,

@@ -25,6 +25,8 @@ RETRIES: "Final[RetryConfig]" = {
     "retry_timeout": timedelta(seconds=60),
 }
 """Repetitions of a request. The chief reports a failed save after a minute, and retries it later."""
+TIMEOUTS: Final = ("AWS_TIMEOUT", "GOOGLE_TIMEOUT")
+"""The library's variables with the time limit of one attempt at a request."""
 PART_BYTES: Final = 8 << 20
 """Size of the parts in which `put_file` uploads a file."""
 LIST_ATTEMPTS: Final = 3
@@ -45,6 +47,7 @@ class Bucket:
 
     def __init__(self, store: "ObjectStore", url: str) -> None:
         self._store, self.url = store, url.rstrip("/")
+        self._is_hurried, self._silence = False, ""
 
     @classmethod
     def at(cls, url: str, retries: "RetryConfig" = RETRIES) -> "Bucket":
@@ -61,9 +64,23 @@ class Bucket:
         except ValueError as error:  # of the library's parser
             raise OSError(errno.EINVAL, str(error), url) from None
 
+    def hurry(self, seconds: float) -> None:
+        """Send no request for longer than some seconds, and no further request after one that was not answered.
+
+        Raises:
+            OSError: the library does not accept the environment any more.
+        """
+        if not self.url.startswith("file:"):
+            retries: RetryConfig = {**RETRIES, "retry_timeout": timedelta(seconds=seconds / 2)}
+            # As `client_options`, the timeout would replace the other options of the environment, such as a proxy.
+            os.environ |= dict.fromkeys(TIMEOUTS, f"{round(500 * seconds)}ms")
+            with _os_errors(self.url):
+                self._store = from_url(self.url, retry_config=retries)
+        self._is_hurried = True
+
     def put(self, key: str, content: bytes | bytearray) -> None:
         """Create or replace an object in one operation."""
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             obstore.put(self._store, key, content, use_multipart=False)
 
     def create(self, key: str, content: bytes) -> bool:
@@ -72,7 +89,7 @@ class Bucket:
         False may also be the reply to a repeated request whose first attempt succeeded.
         """
         try:
-            with _os_errors(self._of(key)):
+            with self._asking(self._of(key)):
                 obstore.put(self._store, key, content, mode="create", use_multipart=False)
         except FileExistsError:
             return False
@@ -80,7 +97,7 @@ class Bucket:
 
     def put_file(self, key: str, path: Path) -> None:
         """Create or replace an object by a file, in bounded memory; readers see all of it or none."""
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             obstore.put(
                 self._store,
                 key,
@@ -96,7 +113,7 @@ class Bucket:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             return memoryview(obstore.get(self._store, key).bytes())
 
     def get_range(self, key: str, begin: int, size: int) -> memoryview:
@@ -105,7 +122,7 @@ class Bucket:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             return memoryview(obstore.get_range(self._store, key, start=begin, length=size))
 
     def size(self, key: str) -> int:
@@ -114,7 +131,7 @@ class Bucket:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             return obstore.head(self._store, key)["size"]
 
     def why_unsigned(self) -> str | None:
@@ -134,7 +151,7 @@ class Bucket:
         """
         if not isinstance(self._store, S3Store | GCSStore):
             raise OSError(errno.ENOTSUP, "the store has no signed URLs", self.url)
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             return obstore.sign(self._store, method, key, timedelta(seconds=seconds))
 
     def fetch(self, key: str, path: Path) -> None:
@@ -143,7 +160,7 @@ class Bucket:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with _os_errors(self._of(key)):
+        with self._asking(self._of(key)):
             content = obstore.get(self._store, key).stream()
             with path.open("wb") as file:
                 file.writelines(content)
@@ -152,7 +169,7 @@ class Bucket:
         """Return the size of each object by its key: of all objects, or of those in a folder."""
         for attempt in range(LIST_ATTEMPTS):
             try:
-                with _os_errors(self.url):
+                with self._asking(self.url):
                     listed = obstore.list(self._store, folder)
                     return {found["path"]: found["size"] for page in listed for found in page}
             except OSError as error:
@@ -166,14 +183,27 @@ class Bucket:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with _os_errors(self._of(source)):
+        with self._asking(self._of(source)):
             obstore.copy(self._store, source, target)
 
     def delete(self, keys: Collection[str]) -> None:
         """Delete objects; missing ones are no error."""
         if keys:
-            with suppress(FileNotFoundError), _os_errors(self.url):
+            with suppress(FileNotFoundError), self._asking(self.url):
                 obstore.delete(self._store, sorted(keys))
+
+    @contextmanager
+    def _asking(self, place: str) -> Iterator[None]:
+        """Raise the errors of a request as OSError. The process has no time for a second silent one once it hurries."""
+        if self._silence:
+            raise OSError(errno.EIO, self._silence, place)
+        try:
+            with _os_errors(place):
+                yield
+        except OSError as error:
+            if self._is_hurried and error.errno == errno.EIO:
+                self._silence = str(error.strerror)
+            raise
 
     def _of(self, key: str) -> str:
         return f"{self.url}/{key}"

@@ -37,6 +37,10 @@ from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
+HURRIED: Final = (
+    "Requests were repeated only while the pod had time to stop: for more, raise terminationGracePeriodSeconds in the "
+    "template of the pod with the chief's work"
+)
 COPIES: Final = 8
 """Number of objects that are copied at once within the store."""
 
@@ -69,6 +73,7 @@ class BucketCheckpoints:
         """The prefix as a URI."""
         self._term: BucketTerm | None = None
         self._last: SavedParts | None = None
+        self._is_hurried = False
 
     def open(self) -> None:
         """Take the prefix's next term, which shows that the store honors conditional writes.
@@ -86,11 +91,18 @@ class BucketCheckpoints:
                 "credentials by its environment or its service account, or give another URI"
             ) from None
 
+    def hurry(self, seconds: float) -> None:
+        """Bound the requests of the last save; see `RemoteStorage`."""
+        self._is_hurried = True
+        with suppress(OSError):  # the environment has changed: the requests are not bounded
+            self._bucket.hurry(seconds)
+
     def remedy(self, error: OSError) -> str:
         """Return what a user can do about a failed save."""
         if error.errno in files.FULL:  # of a result, which is first written to a local file
             return f"Make room in {gettempdir()}, the folder for temporary files"
-        return f"Check that {self.location} can be written to, and that the credentials are valid"
+        advice = f"Check that {self.location} can be written to, and that the credentials are valid"
+        return f"{advice}. {HURRIED}" if self._is_hurried else advice
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, including unreadable ones, the newest last."""

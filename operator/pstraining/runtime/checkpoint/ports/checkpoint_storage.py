@@ -2,11 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.model.partition import Layout
+
+
+@runtime_checkable
+class RemoteStorage(Protocol):
+    """A storage that repeats requests."""
+
+    def hurry(self, seconds: float) -> None:
+        """Bound the requests of a process that ends after some seconds, and fail after the first silent one."""
+        ...
 
 
 class CheckpointStorage(Protocol):
