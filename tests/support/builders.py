@@ -137,7 +137,7 @@ def pod(
     }
     metadata: dict[str, Any] = {
         "name": name,
-        "generateName": f"{name}-",
+        "generateName": f"digits-{standby if member else role}-" if role == names.PS else name,
         "namespace": "default",
         "uid": uid or f"{name}-uid",
         "labels": labels,

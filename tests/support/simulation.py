@@ -240,7 +240,7 @@ class World:
             made["spec"]["containers"].append({"name": "shipper"})
             made["status"]["containerStatuses"].append({"name": "shipper", "state": {"running": {}}})
         if role != names.PS:
-            made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"
+            made["metadata"]["name"] = f"digits-{role}-{term or index}-{term}-{self.serial}"
         if self.nodes:
             # Place the pod on the ready node with the fewest pods.
             used = [p["spec"].get("nodeName") for p in self.pods.values()]

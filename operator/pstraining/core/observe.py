@@ -63,30 +63,52 @@ def controller_uid(manifest: Manifest) -> str | None:
 def is_owned(manifest: Manifest, job: Manifest) -> bool:
     """Return whether an object other than a pod belongs to a job: the job controls it, or it has lost its controller.
 
+    Any user of the namespace may write an owner reference, such as for a TensorBoard that is deleted with the job. So
+    an object is a child only if it also has a name that the operator gives.
+
     Args:
         manifest: the object.
         job: the metadata of the job.
     """
-    return controller_uid(manifest) == job["uid"] or _is_labelled(manifest, job) or _is_prebuilt(manifest, job)
+    metadata = manifest["metadata"]
+    if controller_uid(manifest) == job["uid"]:
+        return manifest["kind"] in (Kind.CLAIM, Kind.WORKLOAD) or names.is_child(job["name"], metadata["name"])
+    return _is_labelled(manifest, job) or _is_prebuilt(manifest, job)
 
 
 def is_task(pod: Manifest, job: str) -> bool:
     """Return whether a controller of the job has created a pod. `kubectl debug --copy-to` makes copies with its labels.
 
-    A pod that has lost its owner, and will be adopted, keeps the field generateName. Only controllers set it.
-
     Args:
         pod: a pod whose label names the job.
         job: the job's name.
     """
-    metadata = pod["metadata"]
-    owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
-    if not owners:
-        return bool(metadata.get("generateName"))
-    kind, name = owners[0].get("kind"), str(owners[0].get("name"))
-    if kind not in ("ReplicaSet", Kind.STATEFUL_SET, Kind.JOB):
-        return False
-    return bool(names.task_labels(job, name.rpartition("-")[0] if kind == "ReplicaSet" else name))
+    return bool(_task_labels_of(pod["metadata"], job))
+
+
+def _task_labels_of(pod: Manifest, job: str) -> dict[str, str]:
+    """Return the labels of a pod that follow from its controller's name and its own; empty if it is no task.
+
+    Any user of the namespace may write a pod's labels, owner and generateName. But no pod of a StatefulSet has the name
+    of another one, and other controllers count the pods that name them. A pod that has lost its owner, and will be
+    adopted, keeps the field generateName. The garbage collector deletes a pod whose owner has another uid.
+
+    Args:
+        pod: the pod's metadata.
+        job: the job's name.
+    """
+    owners = [owner for owner in pod.get("ownerReferences") or () if owner.get("controller")]
+    kind = owners[0].get("kind") if owners else None
+    base = str(owners[0].get("name") if owners else pod.get("generateName") or "").removesuffix("-")
+    found = {} if kind == "ReplicaSet" else names.task_labels(job, base)
+    if not found and kind in (None, "ReplicaSet"):
+        found = names.task_labels(job, base.rpartition("-")[0])
+    if kind not in (None, "ReplicaSet", Kind.STATEFUL_SET, Kind.JOB) or not pod["name"].startswith(base):
+        return {}
+    if found.get(names.LABEL_ROLE) == names.PS:
+        ordinal = pod["name"][len(base) + 1 :]
+        return found | {names.LABEL_INDEX: ordinal} if ordinal.isdecimal() else {}
+    return found
 
 
 def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
@@ -158,13 +180,12 @@ _OTHERS_UNREADY: Final = ("ContainersNotReady", "ReadinessGatesNotReady")
 
 def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
-    labels = metadata.get("labels") or {}
-    role, created = labels.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
+    task = _task_labels_of(metadata, job["metadata"]["name"])
+    labels = {**(metadata.get("labels") or {}), **task}
+    role, created = task.get(names.LABEL_ROLE), parse_time(metadata.get("creationTimestamp"))
     # A pod's owner is a child of the job and not the job itself. The uid label, which no other job has, and the name of
     # the owner replace the check of that chain.
-    if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role not in names.ROLES or created is None:
-        return None
-    if not is_task(manifest, job["metadata"]["name"]):
+    if labels.get(names.LABEL_JOB_UID) != job["metadata"]["uid"] or role is None or created is None:
         return None
     index = number(labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0")
     term = number(labels.get(names.LABEL_TERM) or labels.get(names.LABEL_ATTEMPT) or "0")

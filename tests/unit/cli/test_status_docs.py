@@ -16,7 +16,7 @@ from tests.support.simulation import running
 
 PAGE = Path(__file__).parents[3] / "docs" / "users" / "watch-a-job.md"
 USUAL_NAMES: Final[Mapping[str, str]] = {
-    "digits-chief-0-1-12": "digits-chief-1-7xk2p",
+    "digits-chief-1-1-12": "digits-chief-1-7xk2p",
     "digits-worker-0-0-15": "digits-worker-0-6c9d4f8b7d-q5wzn",
     "digits-worker-1-0-16": "digits-worker-1-7f8b6d5c46-2hk9x",
 }

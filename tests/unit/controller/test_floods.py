@@ -103,7 +103,9 @@ def test_a_copy_of_a_child_is_not_cached(kind: Kind) -> None:
     assert not cache.belongs(copy_of_a_child(kind, "my-copy"))
     assert not cache.belongs(copy_of_a_child(kind, "digits-ps", ANOTHER))
     assert cache.belongs(copy_of_a_child(kind, "digits-ps"))
-    assert cache.belongs(copy_of_a_child(kind, "x", {"uid": job()["metadata"]["uid"], "controller": True}))
+    own = {"uid": job()["metadata"]["uid"], "controller": True}
+    assert cache.belongs(copy_of_a_child(kind, "digits-ps", own))
+    assert not cache.belongs(copy_of_a_child(kind, "x", own)), "any user of the namespace can write the owner"
     assert cache.belongs(copy_of_a_child(Kind.CLAIM, "data-digits-ps-0", ANOTHER)), "that of a StatefulSet"
 
 

@@ -34,7 +34,12 @@ def known(*keys: Key) -> InformerCache:
     cache = InformerCache()
     for namespace, name in keys:
         metadata = {"namespace": namespace, "name": name}
-        worker = WORKER["metadata"] | metadata | {"name": f"{name}-worker-0", "uid": f"uid-of-{name}-worker-0"}
+        worker = (
+            WORKER["metadata"]
+            | metadata
+            | {"name": f"{name}-worker-0", "uid": f"uid-of-{name}-worker-0"}
+            | {"generateName": f"{name}-worker-0"}
+        )
         worker["labels"] = WORKER["metadata"]["labels"] | {LABEL_JOB: name}
         cache.observed({**job(), "metadata": job()["metadata"] | metadata})
         cache.observed({**WORKER, "kind": "Pod", "metadata": worker})

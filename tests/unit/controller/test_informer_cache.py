@@ -221,7 +221,7 @@ def test_trimming_keeps_every_observed_field() -> None:
     full["status"]["initContainerStatuses"] = [{"name": "proxy", "state": builders.terminated(143)}]
     full["status"]["containerStatuses"].append({"name": "shipper", "state": {"running": {}}})
     noise = copy.deepcopy(full)
-    noise["metadata"] |= {"managedFields": [{"manager": "kubelet"}], "generateName": "x-"}
+    noise["metadata"] |= {"managedFields": [{"manager": "kubelet"}], "finalizers": ["x"]}
     noise["metadata"].setdefault("annotations", {})["cni.example.com/ip"] = "10.0.0.1"
     noise["metadata"]["labels"]["pod-template-hash"] = "abc"
     noise["spec"] |= {"volumes": [{"name": "token"}], "tolerations": []}

@@ -13,7 +13,10 @@ KEY = ("default", "digits")
 def owned(kind: str, name: str, role: str = "worker") -> dict[str, Any]:
     """Return a pod with a controller of this kind and name."""
     found = pod(role, uid=f"uid of a pod of {name}")
-    found["metadata"] |= {"name": f"{name}-x", "ownerReferences": [{"kind": kind, "name": name, "controller": True}]}
+    found["metadata"] |= {
+        "name": f"{name}-{0 if kind == 'StatefulSet' else 'x'}",
+        "ownerReferences": [{"kind": kind, "name": name, "controller": True}],
+    }
     return found
 
 
@@ -35,7 +38,7 @@ def counted(*pods: dict[str, Any]) -> list[str]:
     ],
 )
 def test_the_pods_of_the_jobs_controllers_count(kind: str, name: str, role: str) -> None:
-    assert counted(owned(kind, name, role)) == [f"{name}-x"]
+    assert counted(owned(kind, name, role)) == [f"{name}-{0 if kind == 'StatefulSet' else 'x'}"]
 
 
 def test_a_pod_that_has_lost_its_owner_counts() -> None:
@@ -55,3 +58,33 @@ def test_a_copy_of_kubectl_debug_does_not_count() -> None:
     copy["metadata"]["name"] = "digits-worker-0-debug"
     del copy["metadata"]["generateName"]
     assert counted(pod("worker"), copy) == ["digits-worker-0"]
+
+
+@pytest.mark.parametrize(
+    ("generated", "name"),
+    [("digits-ps-", "digits-ps-0-copy"), ("digits-worker-0-6f9d7c-", "copy"), ("debug-", "debug-x"), ("", "copy")],
+)
+def test_a_copy_of_a_pods_manifest_does_not_count(generated: str, name: str) -> None:
+    """`kubectl get -o yaml`, another name and `kubectl create` leave the field generateName."""
+    copy = pod("ps" if "ps" in generated else "worker", uid="uid of the copy")
+    copy["metadata"] |= {"name": name, "generateName": generated}
+    assert counted(copy) == []
+
+
+def test_a_copy_that_names_its_originals_stateful_set_does_not_count() -> None:
+    """The StatefulSet leaves it alone, too: it manages only pods with names of its own form."""
+    copy = owned("StatefulSet", "digits-ps", "ps")
+    copy["metadata"]["name"] = "digits-ps-0-copy"
+    assert counted(pod("ps"), copy) == ["digits-ps-0"]
+
+
+def test_the_role_and_the_index_of_a_pod_follow_from_its_name() -> None:
+    """Any user of the namespace may write labels."""
+    forged = owned("ReplicaSet", "digits-worker-1-6f9d7c", "chief")
+    forged["metadata"]["labels"] |= {"pstraining.dev/index": "7"}
+    server = pod("ps", 1)
+    server["metadata"]["labels"] |= {"apps.kubernetes.io/pod-index": "0", "pstraining.dev/role": "worker"}
+    state = WatchState()
+    for found in (job(), forged, server):
+        state.receive(found, "ADDED")
+    assert {(found.role, found.index) for found in state.snapshot(KEY).pods} == {("worker", 1), ("ps", 1)}

@@ -147,8 +147,8 @@ async def test_deferrable_changes_are_reported_later_and_others_at_once() -> Non
     watch_state.receive(builders.job(), "ADDED")
 
     def pod(name: str, **status: Any) -> dict[str, Any]:
-        metadata = {"name": name, "generateName": "digits-", "namespace": "default", "uid": name, "labels": labels}
-        metadata["resourceVersion"] = "1"
+        controller, own = "digits-worker-0-6f9d7c-", {"namespace": "default", "uid": name, "labels": labels}
+        metadata = {"name": controller + name, "generateName": controller, "resourceVersion": "1", **own}
         return {"kind": "Pod", "metadata": metadata, "status": status}
 
     receive({"type": "ADDED", "object": pod("up")})

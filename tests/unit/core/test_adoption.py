@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 from pstraining.api import names
-from pstraining.core.actions import Replace
+from pstraining.core.actions import Kind, Replace
 from pstraining.core.observe import controller_uid, observe
 from pstraining.core.policies.adoption import adoptions
 from tests.support.builders import UID, typed
+from tests.support.copying import copied
 from tests.support.queued_world import queued
 from tests.support.simulation import World, phase, running
 
@@ -109,6 +110,22 @@ def test_only_proven_children_are_adopted(labels: dict[str, str], owners: list[d
     found = observe(world.job, [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}], [])
     assert not found.children
     assert list(adoptions(typed(world.job), found)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "child"), [("Deployment", "digits-worker-0"), ("StatefulSet", "digits-ps"), ("ConfigMap", "digits")]
+)
+def test_an_object_of_a_user_that_names_the_job_as_its_controller_is_left_alone(kind: str, child: str) -> None:
+    """Such as a TensorBoard that is to be deleted with the job, made from the manifest of a child."""
+    world = running()
+    theirs = copied(world.children[kind, child])
+    theirs["metadata"] |= {"name": "tensorboard", "uid": "theirs"}
+    world.children[kind, "tensorboard"] = theirs
+    before = copied(theirs)
+    world.settle()
+    assert world.children[kind, "tensorboard"] == before
+    assert world.job is not None
+    assert (Kind(kind), "tensorboard") not in observe(world.job, list(world.children.values()), []).children
 
 
 def test_a_concurrent_change_of_the_owners_is_not_undone() -> None:

@@ -214,7 +214,7 @@ def test_a_worker_is_not_replaced_while_its_former_pod_is_on_a_lost_node() -> No
     """The Deployment would delete the present pod, and create no other before the former one has ended."""
     world = sized(in_place=False)
     present = next(p for p in pods_of(world, "worker") if p["metadata"]["labels"][names.LABEL_INDEX] == "0")
-    gone = {"name": "lost", "uid": "lost", "deletionTimestamp": "2030-01-01T12:00:00Z"}
+    gone = {"name": "digits-worker-0-lost", "uid": "lost", "deletionTimestamp": "2030-01-01T12:00:00Z"}
     world.pods["lost"] = deep_merge(present, {"metadata": gone})
     world.edit({"worker": {"resources": LARGE}})
     assert [a.name for a in world.plan().actions if a.kind is Kind.DEPLOYMENT] == ["digits-worker-1"]
