@@ -16,6 +16,9 @@ from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod
 from pstraining.resources import kueue, sizes
 from pstraining.resources.installation import STANDARD, Installation
 
+GENERATED_MAX: Final = 58
+"""Characters of `generateName` in an object's name; the API server adds five (apiserver/pkg/storage/names)."""
+
 
 def observe(
     job: Manifest,
@@ -103,7 +106,7 @@ def _task_labels_of(pod: Manifest, job: str) -> dict[str, str]:
     found = {} if kind == "ReplicaSet" else names.task_labels(job, base)
     if not found and kind in (None, "ReplicaSet"):
         found = names.task_labels(job, base.rpartition("-")[0])
-    if kind not in (None, "ReplicaSet", Kind.STATEFUL_SET, Kind.JOB) or not pod["name"].startswith(base):
+    if kind not in (None, "ReplicaSet", Kind.STATEFUL_SET, Kind.JOB) or not pod["name"].startswith(base[:GENERATED_MAX]):
         return {}
     if found.get(names.LABEL_ROLE) == names.PS:
         ordinal = pod["name"][len(base) + 1 :]

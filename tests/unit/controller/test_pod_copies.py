@@ -41,6 +41,18 @@ def test_the_pods_of_the_jobs_controllers_count(kind: str, name: str, role: str)
     assert counted(owned(kind, name, role)) == [f"{name}-{0 if kind == 'StatefulSet' else 'x'}"]
 
 
+def test_a_pod_counts_whose_generated_name_the_api_server_has_cut() -> None:
+    name, found = "j" * 40, pod("worker")
+    replica_set = f"{name}-worker-1234-5d4f8c7b9f"
+    owner = {"kind": "ReplicaSet", "name": replica_set, "controller": True}
+    found["metadata"] |= {"name": f"{replica_set}-"[:58] + "x7k2p", "ownerReferences": [owner]}
+    found["metadata"]["labels"] |= {"pstraining.dev/job": name}
+    state = WatchState()
+    for received in (job(name), found):
+        state.receive(received, "ADDED")
+    assert [(own.role, own.index) for own in state.snapshot(("default", name)).pods] == [("worker", 1234)]
+
+
 def test_a_pod_that_has_lost_its_owner_counts() -> None:
     assert counted(pod("worker")) == ["digits-worker-0"]
 
