@@ -106,7 +106,8 @@ def _task_labels_of(pod: Manifest, job: str) -> dict[str, str]:
     found = {} if kind == "ReplicaSet" else names.task_labels(job, base)
     if not found and kind in (None, "ReplicaSet"):
         found = names.task_labels(job, base.rpartition("-")[0])
-    if kind not in (None, "ReplicaSet", Kind.STATEFUL_SET, Kind.JOB) or not pod["name"].startswith(base[:GENERATED_MAX]):
+    is_named = pod["name"].startswith(base[:GENERATED_MAX])
+    if kind not in (None, "ReplicaSet", Kind.STATEFUL_SET, Kind.JOB) or not is_named:
         return {}
     if found.get(names.LABEL_ROLE) == names.PS:
         ordinal = pod["name"][len(base) + 1 :]

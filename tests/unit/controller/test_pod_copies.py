@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.controller.watch_state import WatchState
 from tests.support.builders import job, pod
 
@@ -46,7 +47,7 @@ def test_a_pod_counts_whose_generated_name_the_api_server_has_cut() -> None:
     replica_set = f"{name}-worker-1234-5d4f8c7b9f"
     owner = {"kind": "ReplicaSet", "name": replica_set, "controller": True}
     found["metadata"] |= {"name": f"{replica_set}-"[:58] + "x7k2p", "ownerReferences": [owner]}
-    found["metadata"]["labels"] |= {"pstraining.dev/job": name}
+    found["metadata"]["labels"] |= {names.LABEL_JOB: name}
     state = WatchState()
     for received in (job(name), found):
         state.receive(received, "ADDED")
