@@ -34,6 +34,16 @@ def test_a_proxy_that_is_not_a_url_is_named(url: str) -> None:
         accessed({"HTTP_PROXY": url})
 
 
+@pytest.mark.parametrize("login", ["me:pass", "me:p@/#?:s", "me"])
+@pytest.mark.parametrize("url", ["ftp://{}@host", "http://{}@h:99999", "{}@h:99999", "socks4://{}@host", "http://{}@"])
+def test_no_message_has_the_login_of_a_proxy(url: str, login: str) -> None:
+    given = url.format(login)
+    for environ, cluster in (({"HTTP_PROXY": given}, {}), ({}, {"proxy-url": given})):
+        with pytest.raises(CommandError) as raised:
+            accessed(environ, "", **cluster)
+        assert "me" not in str(raised.value).partition(": it must begin")[0].split(" has ")[1], raised.value
+
+
 def test_any_timeout_of_a_request_that_kubectl_knows_is_accepted() -> None:
     for given in ("9" * 30, "2562047h"):
         access = accessed(timeout=given)

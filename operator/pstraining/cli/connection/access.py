@@ -146,7 +146,7 @@ def check_cluster(name: str, cluster: KubeconfigCluster) -> None:
     if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
         _refuse("cluster", name, "has a certificate authority and insecure-skip-tls-verify: remove one of them")
     if cluster.proxy_url and not proxies.is_usable(cluster.proxy_url):
-        _refuse("cluster", name, f"has the proxy-url {cluster.proxy_url}: {proxies.RULE}")
+        _refuse("cluster", name, f"has the proxy-url {proxies.without_login(cluster.proxy_url)}: {proxies.RULE}")
 
 
 def check_user(name: str, user: User) -> None:

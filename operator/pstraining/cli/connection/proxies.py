@@ -3,6 +3,7 @@
 They differ from those of Python's libraries: ALL_PROXY is not read, and loopback addresses are never proxied.
 """
 
+import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -13,6 +14,13 @@ from pstraining.cli.errors import CommandError
 RULE: Final = "it must begin with http, https or socks5, and name a host, as in http://HOST:PORT"
 """The rule of a proxy's URL, for messages."""
 _SCHEMES: Final = ("http", "https", "socks5", "socks5h")
+_LOGIN: Final = re.compile(r"^([^:/?#@]*://|).*@", re.DOTALL)
+"""The login at the beginning of a URL, with any characters; the scheme may be missing."""
+
+
+def without_login(url: str) -> str:
+    """Return the URL of a proxy, also an invalid one, without the name and the password, which no message has."""
+    return _LOGIN.sub(r"\1", url)
 
 
 def is_usable(url: str) -> bool:
@@ -41,7 +49,8 @@ def from_environment(url: str, environ: Mapping[str, str]) -> str:
         return ""
     found = proxy if "://" in proxy else f"http://{proxy}"
     if not is_usable(found):
-        raise CommandError(f"The variable {scheme}_PROXY has {proxy}: {RULE}. Correct it, or set NO_PROXY.")
+        shown = without_login(proxy)
+        raise CommandError(f"The variable {scheme}_PROXY has {shown}: {RULE}. Correct it, or set NO_PROXY.")
     return found
 
 

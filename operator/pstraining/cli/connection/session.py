@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 import urllib3
 from urllib3.util import Retry, Timeout
 
+from pstraining.cli.connection import proxies
 from pstraining.cli.connection.access import Access
 from pstraining.cli.connection.credentials import Credentials, Pair, read
 from pstraining.cli.errors import CommandError
@@ -227,7 +228,8 @@ def _login(proxy: str) -> tuple[str, str]:
 
 def _socks(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
     if find_spec("socks") is None:
-        raise CommandError(f"The proxy {proxy} needs the package PySocks: `pip install pysocks`.")
+        shown = proxies.without_login(proxy)
+        raise CommandError(f"The proxy {shown} needs the package PySocks: `pip install pysocks`.")
     from urllib3.contrib.socks import SOCKSProxyManager
 
     # As with kubectl, the proxy resolves names.

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from urllib3.exceptions import ProxyError, SSLError
 
+from pstraining.cli.connection import proxies
 from pstraining.cli.connection.access import Access
 
 _OPENSSL: Final = re.compile(r"^\[[^\]]*\] *| *\(_ssl\.c:\d+\)$")
@@ -54,8 +55,7 @@ def _without_tls(where: Access, failure: ssl.SSLError) -> str:
 
 
 def _through_proxy(where: Access, reason: str) -> str:
-    parts = urlsplit(where.proxy)
-    proxy = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without its password
+    proxy = proxies.without_login(where.proxy)
     target = urlsplit(where.host)
     if where.cluster.proxy_url:
         way_out = "Correct proxy-url of the kubeconfig's cluster, or check that the proxy is running"
