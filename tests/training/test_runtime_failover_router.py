@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from pstraining.runtime.replication.transfer import chunks
 from pstraining.runtime.transport.client import ShardLostError
@@ -82,6 +83,26 @@ def test_a_failed_warm_up_is_retried(monkeypatch: pytest.MonkeyPatch, incrementa
     # A former primary is listed behind the other member while it is a learner.
     assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if incremental else [])]
     assert updates.dry_runs == 2
+
+
+def test_an_error_of_tensorflow_is_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: Queue[str] = Queue()
+    failures = [tf.errors.ResourceExhaustedError(None, None, "no memory") for _ in range(3)]
+
+    class Failing(Updates):
+        """Its first functions cannot be traced."""
+
+        def trace(self, batches: Any) -> None:
+            if failures:
+                raise failures.pop()
+
+    monkeypatch.setattr(router, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(router, "event", lambda name, **_: reported.put(name))
+    found = router_of(monkeypatch, Failing(), incremental=False)
+    found._current = ((0, 1),)
+    found.warm_up(lambda: [])
+    assert [reported.get(timeout=60) for _ in range(2)] == ["failover_unprepared", "failover_ready"]
+    assert not failures
 
 
 def test_during_a_state_transfer_the_assignment_with_the_learner_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "The worker is prepared for the loss of any member: it can continue without first tracing functions. "
         "It is reported after the start and after each interruption.",
     ),
+    "failover_unprepared": EventText(
+        _WORKER,
+        "The worker could not prepare its functions for the loss of a member, and tries again; after a loss, it "
+        "prepares them before it continues.",
+    ),
     "switchover": EventText(_CHIEF, "Training continues without a member whose pod is being drained or deleted."),
     "layout_prepared": EventText(
         _CHIEF, "The servers of the next layout are connected and have all variables, after `seconds`."

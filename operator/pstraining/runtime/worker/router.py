@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
+import tensorflow as tf
+
 from pstraining.runtime.model.own_state import with_settings
 from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.record import Assignment
@@ -180,6 +182,7 @@ class FailoverRouter:
         sending take seconds of processor time, and are deferred while a member is missing.
         """
         dry_run_on: dict[Assignment, int] = {}
+        reported = ""
         while not self._closed.is_set():
             while self._changed.wait(SETTLED_SECONDS) and not self._closed.is_set():
                 self._changed.clear()
@@ -210,6 +213,11 @@ class FailoverRouter:
                     self._changed.wait()
             except ShardLostError:
                 # The training thread notices it as well, unless only this thread's call failed.
+                self._changed.wait(AGAIN_SECONDS)
+            except tf.errors.OpError as error:  # the training thread prepares the functions once they are needed
+                if (reason := str(error).partition("\n")[0]) != reported:
+                    reported = reason
+                    event("failover_unprepared", reason=reason)
                 self._changed.wait(AGAIN_SECONDS)
 
     def _next(self, *, has_learners: bool) -> list[Assignment]:
