@@ -208,3 +208,34 @@ ACCEPTED: Final[list[tuple[str, Any]]] = [
 @pytest.mark.parametrize(("path", "value"), ACCEPTED)
 def test_a_field_that_kubernetes_accepts_is_none(path: str, value: Any) -> None:
     assert not [one for one in found(f"{POD}.{path}", value) if one.startswith("error")]
+
+
+@pytest.mark.parametrize("medium", ["memory", "tmpfs", "hugepages"])
+def test_a_medium_that_no_kubelet_knows_is_a_warning(medium: str) -> None:
+    """The API server accepts any text, and the pod waits for its volume forever."""
+    (first,) = found(f"{POD}.volumes", [{"name": "v", "emptyDir": {"medium": medium}}])
+    assert first.startswith(f"warning: {POD}.volumes[0].emptyDir.medium: is {medium}, which no kubelet can mount")
+
+
+@pytest.mark.parametrize("source", [{}, {"medium": ""}, {"medium": "Memory"}, {"medium": "HugePages-2Mi"}])
+def test_a_medium_that_kubelets_know_is_none(source: dict[str, str]) -> None:
+    assert not found(f"{POD}.volumes", [{"name": "v", "emptyDir": source}])
+
+
+@pytest.mark.parametrize(
+    ("pod", "own", "named"),
+    [
+        ({"runAsUser": 0}, {"runAsNonRoot": True}, f"{POD}.securityContext.runAsUser"),
+        ({"runAsNonRoot": True}, {"runAsUser": 0}, f"{POD}.containers[0].securityContext.runAsUser"),
+        ({"runAsUser": 0, "runAsNonRoot": True}, {}, f"{POD}.securityContext.runAsUser"),
+        ({"runAsUser": 0, "runAsNonRoot": True}, {"runAsNonRoot": False}, ""),
+        ({"runAsUser": 0, "runAsNonRoot": True}, {"runAsUser": 7}, ""),
+        ({"runAsUser": 0}, {}, ""),
+    ],
+)
+def test_a_container_that_is_root_and_must_not_be_is_a_warning(
+    pod: dict[str, Any], own: dict[str, Any], named: str
+) -> None:
+    spec = {"containers": main(securityContext=own), "securityContext": pod}
+    wrong = [one for one in found(POD, spec) if "is 0, but runAsNonRoot is true" in one]
+    assert [one.split(": ")[1] for one in wrong] == ([named] if named else [])

@@ -23,6 +23,7 @@ from pstraining.api.read_fields import must
 from pstraining.api.values import path_of
 from pstraining.cli.validation import overridden
 from pstraining.cli.validation.blanks import blank
+from pstraining.cli.validation.on_nodes import not_started
 from pstraining.cli.validation.quantities import Steps
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.values import wrong_values
@@ -137,6 +138,7 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
             path = path_of((*steps, "spec", "terminationGracePeriodSeconds"))
             message = "is 0: pods end at once, so that a chief cannot save its state; use a larger number, or remove it"
             yield Finding(path, message, Severity.WARNING)
+        yield from not_started(spec, (*steps, "spec"))
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(spec.get(kind) or ()):
                 yield from _of_other_effect_in(container, spec, (*steps, "spec", kind, index))
