@@ -72,11 +72,23 @@ def without_tracebacks(divided: None) -> None:
 
     Recording takes a tenth of the tracing time, because a test's stack is deep. Jobs' processes do record it.
     """
+    _record_tracebacks(False)
+
+
+@pytest.fixture
+def tracebacks(without_tracebacks: None) -> Iterator[None]:
+    """Record where operations are created, as in jobs' processes."""
+    _record_tracebacks(True)
+    yield
+    _record_tracebacks(False)
+
+
+def _record_tracebacks(record: bool) -> None:
     from tensorflow.python.framework import ops
 
     create: Any = inspect.unwrap(ops._create_c_op)
     assert list(inspect.signature(create).parameters)[-2:] == ["op_def", "extract_traceback"]
-    create.__defaults__ = (None, False)
+    create.__defaults__ = (None, record)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -62,6 +62,8 @@ class KerasVariable(Protocol):
     dtype: str
     shape: Shape
     value: Variable
+    _value: Variable
+    """The variable also where Keras replaces `value` by a tensor, for each of several devices."""
     aggregation: str
     constraint: "Constraint | None"
     _path: str

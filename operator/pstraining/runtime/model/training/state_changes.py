@@ -77,7 +77,7 @@ class Writes:
             own: variables of this library.
         """
         handles = {id(inside): outside for outside, inside in self._graph.captures}
-        ours = {id(own.value.handle) for own in known} | {id(one.handle) for one in own}
+        ours = {id(variable._value.handle) for variable in known} | {id(variable.handle) for variable in own}
         found = dict[str, None]()
         for operation in self._with_resources():
             if operation.type in _OF_GENERATORS:
