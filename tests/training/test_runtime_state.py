@@ -318,8 +318,7 @@ def test_statistics_of_a_step_that_is_computed_again_count_once(client: Any) -> 
     np.testing.assert_allclose(state["bn/moving_variance"], variance, rtol=1e-3)
 
 
-@pytest.mark.usefixtures("tracebacks")
-def test_variables_of_no_layer_are_found_by_the_lines_that_use_them() -> None:
+def test_variables_of_no_layer_are_found_by_the_lines_that_use_them(tracebacks: None) -> None:
     """A variable that the loss, a layer or the training step has, and no weight of the model is, has another value on
     each worker: the lines that use it are reported. Weights, metrics, seeds, tables of words and generators are not.
     """
