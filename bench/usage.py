@@ -20,7 +20,15 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     """Return the present cost of a running process."""
-    folder = Path(f"/proc/{pid}")
-    fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    return Usage((int(fields[11]) + int(fields[12])) / TICKS, int(status["VmRSS"].split()[0]) / 1024)
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Usage((int(fields[11]) + int(fields[12])) / TICKS, _megabytes(pid, "VmRSS"))
+
+
+def anonymous_megabytes(pid: int) -> float:
+    """Return the resident megabytes of a running process without the pages of files."""
+    return _megabytes(pid, "RssAnon")
+
+
+def _megabytes(pid: int, field: str) -> float:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status[field].split()[0]) / 1024
