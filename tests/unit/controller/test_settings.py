@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import os
 import resource
 
 import pytest
@@ -91,6 +92,8 @@ def test_the_operator_uses_all_descriptors_that_its_container_permits(monkeypatc
     async def run(*_: object) -> int:
         return 0
 
+    for name in [name for name in os.environ if name.startswith("PSTRAINING_")]:
+        monkeypatch.delenv(name)  # of the test run, and no setting
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 65536))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
     for function in ("freeze", "set_threshold"):
