@@ -1,12 +1,13 @@
 """What holds for all tests."""
 
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.costs import processor_seconds
+from tests.support.fake_s3 import FakeS3, serving
 from tests.support.soak_marks import ALL, examples
 
 # The time of an example depends on the machine more than on the code: bench/ measures time. `make test` draws the same
@@ -51,3 +52,12 @@ def pytest_runtest_makereport(
     if call.when == "teardown":
         report.user_properties.append(("processor_s", round(processor_seconds() - item.stash[_SPENT], 2)))
     return report
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
+    """Serve an object store, which the environment names."""
+    with serving() as store:
+        for name, value in store.environment().items():
+            monkeypatch.setenv(name, value)
+        yield store

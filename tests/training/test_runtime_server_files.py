@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,20 +20,11 @@ from pstraining.runtime.chief.state.file_plan import FilePiece
 from pstraining.runtime.chief.state.server_files import ServerFiles, _in_parallel
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.ps.saving.part_files import PartFiles
-from tests.support.fake_s3 import FakeS3, Fault, serving
+from tests.support.fake_s3 import FakeS3, Fault
 from tests.support.launchers import start_launcher
 
 NAME, FILE = "model/items", "ps-0-0-0.npy"
 KEY = f"jobs/a/ckpt-0000000007-term-1/1-ab/{FILE}"
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
-    """Serve an object store, which the environment names."""
-    with serving() as store:
-        for name, value in store.environment().items():
-            monkeypatch.setenv(name, value)
-        yield store
 
 
 @pytest.fixture

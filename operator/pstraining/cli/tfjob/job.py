@@ -18,9 +18,10 @@ from pstraining.cli.tfjob.owners import drop_owners
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, note_always, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
-from pstraining.cli.tfjob.source import QUOTES, Fields, blank, cleaned, shown, texts, unreadable
+from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, path_to, shown, texts, unreadable
 from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
+from pstraining.cli.validation.blanks import blanks
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.cli.validation.templates import is_sound, misfits, of_other_effect, refused
 from pstraining.resources import kueue, pods
@@ -67,8 +68,8 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
         notes.refused(path, message)
     if notes.found:
         return Conversion("", None, tuple(notes.found))
-    for path in blank({part: tfjob.get(part) for part in ("metadata", "spec")}):
-        notes.changed(path, _BLANK, 'Write a value, such as "", or remove it.')
+    for steps in blanks({part: tfjob.get(part) for part in ("metadata", "spec")}, (), ["tfReplicaSpecs"]):
+        notes.changed(path_to(steps), _BLANK, 'Write a value, such as "", or remove it.')
     whole = cleaned(dict(tfjob))
     fields = Fields(whole, "", notes)
     version = read_version(fields, lines or {}, notes)

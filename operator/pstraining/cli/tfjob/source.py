@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pstraining.cli.tfjob.notes import Notes
@@ -13,8 +13,6 @@ Value = TypeVar("Value", bool, int, str, dict[str, Any], list[Any])
 QUOTES = "Put it in quotes."
 DEEPEST = 64
 """Maximum number of nested levels. A loop of YAML aliases exceeds it."""
-_ENTRIES = ("tfReplicaSpecs", "labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
-"""Fields with entries of the user's own, each of which a tool may have rendered without a value."""
 _QUOTED: Mapping[type, re.Pattern[str]] = {bool: re.compile("true|false"), int: re.compile("[0-9]+")}
 """Texts that are values of a type without their quotes."""
 _WORDS: Mapping[type, str] = {
@@ -142,6 +140,14 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def path_to(steps: Iterable[str | int]) -> str:
+    """Return the path of a value; numbers are indices of lists."""
+    path = ""
+    for step in steps:
+        path = f"{path}[{step}]" if isinstance(step, int) else join(path, step)
+    return path
+
+
 def texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield all texts below a value, including field names, with their paths."""
     if isinstance(value, str):
@@ -191,26 +197,3 @@ def unreadable(value: Any, path: str = "", level: int = 0) -> Iterator[tuple[str
         yield path, "it is null: write a value, in quotes if it is the text null, or remove it."
     elif not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
         yield path, f"it must be a JSON value, is {value}."
-
-
-def blank(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of roles, labels, amounts, sources of volumes and the like that are null.
-
-    Args:
-        value: an object, or a part of it.
-        path: the value's path.
-    """
-    if isinstance(value, dict):
-        for name, item in value.items():
-            at = join(path, name)
-            holders = {at: item} if name in _ENTRIES else {}
-            if name == "volumes" and isinstance(item, list):
-                holders = {f"{at}[{index}]": volume for index, volume in enumerate(item)}
-            for place, holder in holders.items():
-                empty = [inner for inner, given in holder.items() if given is None] if isinstance(holder, dict) else ()
-                # A volume without a source is an emptyDir.
-                yield from (join(place, inner) for inner in empty if inner != "emptyDir")
-            yield from blank(item, at)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from blank(item, f"{path}[{index}]")

@@ -210,8 +210,7 @@ class Chief:
                 self._admin.set_record(self._members.fence, generation=abs(self._shards[0].generation))
             else:
                 self._stop.exit_unsaved("the parameter servers have lost the state")
-                with self._options.counters.busy():
-                    self._restore()
+                self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
             self._admin.set_record(self._members.fence, done=0)
         self._admin.release(self._members.fence)
@@ -230,33 +229,33 @@ class Chief:
     def _restore_on(self, assignment: Assignment, fence: int) -> None:
         """Restore on these members under a fence, without accepting updates yet."""
         self._members.restore_on(assignment, fence)
-        with self._options.counters.busy():
-            self._restore(shut=True)
+        self._restore(shut=True)
 
     def _restore(self, *, shut: bool = False) -> None:
         """Put the newest checkpoint on all servers together, or the initial values when there is none."""
         started = time.monotonic()
-        state = self._saver.checkpoints.newest() if self._saver else None
-        fresh, step = state is None, 0 if state is None else state.step
-        self._early = state is not None and state.ended_early
-        recovery.check_order(self._shards if fresh and not shut else (), self._options.order_number)
-        generation = new_generation(self._options.order_number)
-        if self._client.cluster.in_pod:
-            self._admin.mark_owned()
-        self._admin.restore(
-            state or self._initial,
-            fence=self._members.fence,
-            generation=-generation if shut else generation,
-            fresh=fresh,
-            done=EARLY if self._early else 0,
-            given=data_order.ledger_of(state, self._options.order) if state else {},
-        )
-        if self._saver:
-            self._saver.restored(state, lost=self._has_led)
-        self._options.counters.restores += not fresh
-        self._reporter.restored(step)
-        if fresh:  # before any worker can have trained
-            self._reporter.begin(0)
+        with self._options.counters.busy():
+            state = self._saver.checkpoints.newest() if self._saver else None
+            fresh, step = state is None, 0 if state is None else state.step
+            self._early = state is not None and state.ended_early
+            recovery.check_order(self._shards if fresh and not shut else (), self._options.order_number)
+            generation = new_generation(self._options.order_number)
+            if self._client.cluster.in_pod:
+                self._admin.mark_owned()
+            self._admin.restore(
+                state or self._initial,
+                fence=self._members.fence,
+                generation=-generation if shut else generation,
+                fresh=fresh,
+                done=EARLY if self._early else 0,
+                given=data_order.ledger_of(state, self._options.order) if state else {},
+            )
+            if self._saver:
+                self._saver.restored(state, lost=self._has_led)
+            self._options.counters.restores += not fresh
+            self._reporter.restored(step)
+            if fresh:  # before any worker can have trained
+                self._reporter.begin(0)
         seconds = round(time.monotonic() - started, 3)
         event("initialized" if fresh else "restored", term=self._members.term, step=step, seconds=seconds)
 

@@ -47,7 +47,7 @@ class Bucket:
 
     def __init__(self, store: "ObjectStore", url: str) -> None:
         self._store, self.url = store, url.rstrip("/")
-        self._is_hurried, self._silence = False, ""
+        self.is_hurried, self._silence = False, ""
 
     @classmethod
     def at(cls, url: str, retries: "RetryConfig" = RETRIES) -> "Bucket":
@@ -76,7 +76,7 @@ class Bucket:
             os.environ |= dict.fromkeys(TIMEOUTS, f"{round(500 * seconds)}ms")
             with _os_errors(self.url):
                 self._store = from_url(self.url, retry_config=retries)
-        self._is_hurried = True
+        self.is_hurried = True
 
     def put(self, key: str, content: bytes | bytearray) -> None:
         """Create or replace an object in one operation."""
@@ -201,7 +201,7 @@ class Bucket:
             with _os_errors(place):
                 yield
         except OSError as error:
-            if self._is_hurried and error.errno == errno.EIO:
+            if self.is_hurried and error.errno == errno.EIO:
                 self._silence = str(error.strerror)
             raise
 

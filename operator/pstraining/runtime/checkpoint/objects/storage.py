@@ -73,7 +73,6 @@ class BucketCheckpoints:
         """The prefix as a URI."""
         self._term: BucketTerm | None = None
         self._last: SavedParts | None = None
-        self._is_hurried = False
 
     def open(self) -> None:
         """Take the prefix's next term, which shows that the store honors conditional writes.
@@ -93,7 +92,6 @@ class BucketCheckpoints:
 
     def hurry(self, seconds: float) -> None:
         """Bound the requests of the last save; see `RemoteStorage`."""
-        self._is_hurried = True
         with suppress(OSError):  # the environment has changed: the requests are not bounded
             self._bucket.hurry(seconds)
 
@@ -102,7 +100,7 @@ class BucketCheckpoints:
         if error.errno in files.FULL:  # of a result, which is first written to a local file
             return f"Make room in {gettempdir()}, the folder for temporary files"
         advice = f"Check that {self.location} can be written to, and that the credentials are valid"
-        return f"{advice}. {HURRIED}" if self._is_hurried else advice
+        return f"{advice}. {HURRIED}" if self._bucket.is_hurried else advice
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, including unreadable ones, the newest last."""
