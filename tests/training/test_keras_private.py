@@ -18,7 +18,7 @@ PRIVATE: Final = {
         *("_flatten_layers", "_loss_tracker"),
     },
     "layer": {"_seed_generators", "_trainable_variables"},
-    "variable": {"_path"},
+    "variable": {"_path", "_value"},
     "optimizer": {
         *("_accumulated_gradients", "_apply_weight_decay", "_clip_gradients", "_get_current_learning_rate"),
         *("_get_variable_index", "_iterations", "_learning_rate", "_momentums", "_use_weight_decay", "_velocities"),
