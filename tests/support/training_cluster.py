@@ -114,8 +114,8 @@ class TrainingCluster(WithJobs):
         self.now, self._began = 0.0, time.time() - WATCHED
         self.denied: set[str] = set()
         self.lines: dict[str, list[str]] = {}
-        self.say("broken-chief-0", f"epoch 1 of 5 {SCRIPT}")
-        self.say("broken-chief-0", "ValueError: batch_size is 0: set it to at least 1.")
+        self.say("broken-chief-", f"epoch 1 of 5 {SCRIPT}")
+        self.say("broken-chief-", "ValueError: batch_size is 0: set it to at least 1.")
         hostile = {"metadata": {"creationTimestamp": NOW.isoformat()}, "reason": "Hostile", "message": SCRIPT}
         self.there_by_name["broken"].events.append(hostile)
 

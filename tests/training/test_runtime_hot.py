@@ -326,7 +326,8 @@ def test_many_failovers_leak_no_resources(
     """After PSTRAINING_HOT_TAKEOVERS failovers and a quiet period, each surviving process has the memory that it had
     after the first one: 5 % more at most, or 20 % after more than 20 failovers.
 
-    A server that survives is never renewed. It keeps about 0.2 MB of each connection.
+    A server that survives is never renewed. Its clients' functions are freed after some connections, and it returns
+    freed memory once a minute.
     """
     kills = int(os.environ.get("PSTRAINING_HOT_TAKEOVERS", "20"))
     monkeypatch.setenv("ORDERED_PAUSE", "0.5")

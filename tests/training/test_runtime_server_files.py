@@ -57,7 +57,7 @@ def test_a_copy_that_was_damaged_on_its_way_is_not_restored(
 ) -> None:
     s3.objects[KEY] = np.arange(64, dtype=np.float32).tobytes()
     place = ObjectsPlace(Bucket.at("s3://bucket/jobs/a"), "ckpt-0000000007-term-1/1-ab")
-    part = PartFile(FILE, 0, 1, 64, checksums._checksum(place, FILE))
+    part = PartFile(FILE, 0, 1, 64, checksums.fingerprint(place.content(FILE)))
     stored = StoredParts(place, {NAME: Entry("float32", (64,))}, {NAME: Parts(1, [part])})
     pieces = [FilePiece(NAME, 0, 0, FILE, 0, SharedRows(0, 1, 0, 1, 64))]
     assert files.load(stored, pieces, 1, tf.constant(1, tf.int64)) == {NAME}

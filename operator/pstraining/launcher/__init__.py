@@ -11,6 +11,7 @@ FILES = (
     "launch.py",
     "cgroups.py",
     "contract.py",
+    "freed_memory.py",
     "keepalive.py",
     "listener.py",
     "members.py",

@@ -13,7 +13,7 @@ import socket
 import stat
 import threading
 from contextlib import suppress
-from typing import Collection, Iterator, Tuple  # noqa: UP035 - Python 3.8
+from typing import Collection, Iterator, Set, Tuple  # noqa: UP035 - Python 3.8
 
 Option = Tuple[int, int, int]  # noqa: UP006
 """The level, name and value of a socket's option."""
@@ -47,6 +47,15 @@ def connections() -> Iterator[socket.socket]:
         with socket.socket(fileno=duplicate) as found:
             if found.type == socket.SOCK_STREAM and found.family in (socket.AF_INET, socket.AF_INET6):
                 yield found
+
+
+def peers() -> Set[str]:  # noqa: UP006
+    """Return the addresses of all peers that this process is connected to."""
+    found = set()
+    for connection in connections():
+        with suppress(OSError):  # it listens, or has ended
+            found.add(str(connection.getpeername()))
+    return found
 
 
 def set_options(connection: socket.socket, options: Collection[Option]) -> None:

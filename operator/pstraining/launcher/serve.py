@@ -12,9 +12,10 @@ from importlib import import_module, util
 from typing import TYPE_CHECKING, Any, List, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from . import contract, keepalive
+    from . import contract, freed_memory, keepalive
 else:
     import contract
+    import freed_memory
     import keepalive
 
 Cluster = Mapping[str, List[str]]  # noqa: UP006
@@ -28,6 +29,7 @@ def serve(cluster: Cluster, kind: str, index: int) -> None:
     """
     contract.drop_grpc_keepalive(os.environ)
     keepalive.keep_all_alive()
+    freed_memory.return_regularly()
     spec = util.find_spec("tensorflow")
     folder = ((spec and spec.submodule_search_locations) or [""])[0]
     try:

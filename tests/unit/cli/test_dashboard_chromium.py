@@ -87,7 +87,7 @@ def rows(tab: Tab, section: str) -> list[list[str]]:
 
 def test_a_running_job(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
     for step in range(12):
-        cluster.say("digits-chief-0", f"step {13_000 + 100 * step}: loss {0.1 - step / 1000:.4f}")
+        cluster.say("digits-chief-", f"step {13_000 + 100 * step}: loss {0.1 - step / 1000:.4f}")
     shown(tab, served, "digits")
     tab.until("document.querySelectorAll('#curves polyline').length === 3")
     assert [row[0] for row in rows(tab, "jobs")] == ["broken", "digits", "recommender"]
@@ -105,7 +105,7 @@ def test_a_running_job(tab: Tab, served: DashboardServer, cluster: TrainingClust
     # New lines appear without a reload, and unchanged elements are not recreated, so that selections stay.
     tab.eval(COUNTED)
     tab.eval("window.marked = [...document.querySelectorAll('#log-lines div, #conditions tr')]")
-    cluster.say("digits-chief-0", "the newest line")
+    cluster.say("digits-chief-", "the newest line")
     tab.until("document.querySelector('#log-lines').innerText.endsWith('the newest line')")
     tab.until("['jobs', 'job', 'curves'].every((what) => asked.includes(what))")
     assert tab.eval("marked.length > 12 && marked.every((one) => one.isConnected)")

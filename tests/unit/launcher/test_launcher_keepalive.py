@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.launcher import contract, keepalive, serve
+from pstraining.launcher import contract, freed_memory, keepalive, serve
 
 CLUSTER = {"ps": ["127.0.0.1:2222"]}
 
@@ -26,8 +26,11 @@ def served_with(monkeypatch: pytest.MonkeyPatch, options: str) -> str:
     monkeypatch.setenv(contract.OPTIONS, options)
     monkeypatch.setattr(ctypes, "CDLL", absent)
     monkeypatch.setattr(serve, "import_module", lambda _: SimpleNamespace(distribute=SimpleNamespace(Server=server)))
-    monkeypatch.setattr(keepalive, "keep_all_alive", lambda: None)
+    started: list[str] = []
+    monkeypatch.setattr(keepalive, "keep_all_alive", lambda: started.append("keepalive"))
+    monkeypatch.setattr(freed_memory, "return_regularly", lambda: started.append("freed memory"))
     serve.serve(CLUSTER, "ps", 0)
+    assert started == ["keepalive", "freed memory"]
     return found[0]
 
 

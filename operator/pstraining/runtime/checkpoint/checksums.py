@@ -31,12 +31,16 @@ def find_damaged(place: PartPlace, expected: Mapping[str, str]) -> list[str]:
 
 def _checksum(place: PartPlace, name: str) -> str:
     """Return a file's checksum; empty if the file is unreadable."""
-    import tensorflow as tf  # only here: most checkpoints have no such files
-
     try:
-        content = place.content(name)
+        return fingerprint(place.content(name))
     except CorruptCheckpointError:
         return ""
+
+
+def fingerprint(content: bytes) -> str:
+    """Return the checksum of a file's content."""
+    import tensorflow as tf  # only here: most checkpoints have no such files
+
     with tf.device("CPU:0"):
         return as_text(tf.raw_ops.Fingerprint(data=tf.constant([content]), method=METHOD).numpy())
 
