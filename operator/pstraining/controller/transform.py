@@ -8,6 +8,7 @@ is cached of one such object is therefore small.
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -16,6 +17,7 @@ from pstraining.api import names
 from pstraining.api.conditions import WITHOUT_TRAINING
 from pstraining.core.actions import Kind
 from pstraining.core.snapshot import RATES
+from pstraining.resources import kueue
 
 DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 """A second copy of the object, and the Deployment controller's own counter."""
@@ -27,9 +29,9 @@ POD_LABELS = (names.LABEL_POD_INDEX,)
 WRITTEN_MAX: Final = 8_192
 """Maximum bytes that are kept of what users can write to one child. The operator's own ones need less than 2 KB."""
 OWNERS_MAX: Final = 16
-"""Maximum number of owner references that are kept of one child."""
+"""Maximum number of owner references that are kept of one child; also of labels and annotations of a large Workload."""
 OWNER_MAX: Final = 600
-"""Maximum bytes of a kept owner reference; names and kinds of objects are shorter."""
+"""Maximum bytes of a kept owner reference, or value of these; names and kinds of objects are shorter."""
 CONFIG_MAP_LABELS = (
     *(names.LABEL_APP_NAME, names.LABEL_APP_INSTANCE, names.LABEL_APP_COMPONENT, names.LABEL_APP_MANAGED_BY),
     *(names.LABEL_JOB, names.LABEL_JOB_UID),
@@ -45,6 +47,7 @@ WORKLOAD_CONDITIONS: Final = {
     Kind.STATEFUL_SET: (),
     Kind.JOB: ("Complete", "Failed", "FailureTarget"),
 }
+QUEUE_PREFIXES: Final = (f"{names.GROUP}/", f"{kueue.GROUP}/", f"{names.LABEL_APP_NAME.partition('/')[0]}/")
 QUEUE_STATUS = (
     *("conditions", "admission", "admissionChecks", "reclaimablePods"),
     "accumulatedPastExecutionTimeSeconds",
@@ -56,11 +59,15 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object in the form that is cached. The input is not changed; the result shares parts of it."""
     kind = raw.get("kind")
     trimmed = _trimmed(raw, kind)
-    if kind in (Kind.PS_TRAINING_JOB, Kind.WORKLOAD):
+    if kind == Kind.PS_TRAINING_JOB:
         return trimmed
     metadata = trimmed["metadata"]
     if owners := metadata.get("ownerReferences"):
         metadata["ownerReferences"] = _owners(owners, kind)
+    if kind == Kind.WORKLOAD:
+        if len(orjson.dumps(metadata)) > WRITTEN_MAX:
+            trimmed["metadata"] = _queue_metadata(metadata)
+        return trimmed
     written = {field: part for field, part in trimmed.items() if field not in ("data", "status")}
     if len(orjson.dumps(written)) > WRITTEN_MAX:
         # Without its labels and its spec, it is corrected like any child that another client has changed.
@@ -166,6 +173,15 @@ def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
 def containers(status: Mapping[str, Any], field: str = "containerStatuses") -> list[dict[str, Any]]:
     """Return the states of the containers in a pod's status, in the form that is cached."""
     return [{k: c[k] for k in CONTAINER_FIELDS if k in c} for c in status.get(field) or ()]
+
+
+def _queue_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a Workload that are the operator's or Kueue's, without large values."""
+    trimmed = {k: metadata[k] for k in METADATA if k in metadata}
+    for field in ("labels", "annotations"):
+        own = ((k, v) for k, v in (metadata.get(field) or {}).items() if k.startswith(QUEUE_PREFIXES))
+        trimmed[field] = dict(islice(((k, v) for k, v in own if len(v) <= OWNER_MAX), OWNERS_MAX))
+    return trimmed
 
 
 def _queue_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.transform import transform
 from pstraining.controller.watch_state import WatchState
@@ -13,6 +14,7 @@ from pstraining.core.actions import Kind
 from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
+from pstraining.resources import kueue
 from tests.support.builders import job
 from tests.support.copying import copied
 from tests.support.simulation import World, running
@@ -30,6 +32,7 @@ CHILDREN = {
     Kind.POD_DISRUPTION_BUDGET: "digits-ps-9",
     Kind.CLAIM: "data-digits-ps-9",
     Kind.POD: "digits-ps-9",
+    Kind.WORKLOAD: "pstrainingjob-digits-9",
 }
 
 
@@ -53,7 +56,10 @@ def imitation(kind: Kind, name: str) -> dict[str, Any]:
     if kind is Kind.POD:
         owners[0] = {"kind": "StatefulSet", "name": "digits-ps", "uid": "s", "controller": True}
         spec = spec | {"schedulingGates": [{"name": LARGE}]}
-    return {"kind": str(kind), "metadata": metadata | {"ownerReferences": owners}, "spec": spec, "data": {"a": LARGE}}
+    found = {"kind": str(kind), "metadata": metadata | {"ownerReferences": owners}, "spec": spec}
+    if kind is Kind.WORKLOAD:  # the API server drops other fields, and limits the lengths of these
+        return found | {"spec": {"queueName": "q", "podSets": [{"name": "ps", "count": 1, "template": template}]}}
+    return found | {"data": {"a": LARGE}}
 
 
 @pytest.mark.parametrize(("kind", "name"), CHILDREN.items())
@@ -66,6 +72,18 @@ def test_little_is_kept_of_an_imitation(kind: Kind, name: str, *, controlled: bo
     kept = transform(found)
     assert len(orjson.dumps(kept)) < 8_192
     assert len(kept["metadata"]["ownerReferences"]) <= 16
+
+
+def test_a_large_workload_keeps_the_operators_and_kueues_metadata() -> None:
+    queued = job() | {"metadata": job()["metadata"] | {"labels": {kueue.LABEL_QUEUE: "q"}}}
+    built = kueue.build(PSTrainingJob.model_validate(queued), kueue.Priority(), "w", kueue.SliceChain("w", "v"))
+    metadata = built["metadata"] | {"uid": "u", "resourceVersion": "1"}
+    others = {f"a.io/{number}": LARGE for number in range(3)}
+    annotations = others | metadata["annotations"] | {f"{kueue.GROUP}/other": LARGE}
+    kept = transform(built | {"metadata": metadata | {"annotations": annotations}})
+    assert kept["metadata"] == metadata
+    few = metadata | {"annotations": metadata["annotations"] | {"a.io/0": "another client's"}}
+    assert transform(built | {"metadata": few})["metadata"] == few
 
 
 @pytest.mark.parametrize("hot", [False, True])
