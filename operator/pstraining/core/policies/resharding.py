@@ -306,9 +306,7 @@ def _has_succeeded(snapshot: Snapshot, term: int) -> bool:
     if any(j.number(names.LABEL_TERM) == term and j.true_condition("Complete") for j in jobs):
         return True
     ends = (p.container.terminated for p in snapshot.pods_of(names.CHIEF) if p.term == term)
-    status = snapshot.typed_status
-    is_recorded = status.term == term and status.chief.succeeded > 0
-    return is_recorded or any(end is not None and end.exit_code == 0 for end in ends)
+    return any(end is not None and end.exit_code == 0 for end in ends)
 
 
 def _newest(snapshot: Snapshot) -> int:
