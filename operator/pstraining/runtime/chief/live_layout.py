@@ -99,9 +99,11 @@ class LayoutChanger:
     ) -> None:
         self._client, self._store, self._make, self._hold = client, store, make, hold
         self._restore_checkpoint = restore
-        self._why_not = _too_large(_bytes_without_tables(store))
+        self._never = self._why_not = _too_large(_bytes_without_tables(store))
         self._not_before, self._reported = -math.inf, ""
         self._postponed = self._lost = 0
+        self._counted = (0, 0)
+        """Layout and shards to which the failed attempts belong."""
         self._wanted: Cluster | None = None
         self._next: _Next | None = None
         self.moved = 0
@@ -111,6 +113,9 @@ class LayoutChanger:
     def is_wanted(self) -> bool:
         """Return whether another layout is wanted that training can be led to without a restart."""
         self._wanted = clusters.next_layout(self._client.cluster)
+        if self._wanted and self._counted != (wanted := (self._wanted.layout, self._wanted.shards)):
+            self._counted, self._why_not, self._not_before = wanted, self._never, -math.inf
+            self._postponed = self._lost = 0
         if self._wanted and self._why_not:
             self._report(f"the programs restart from a checkpoint, because {self._why_not}")
         return self._wanted is not None and not self._why_not
