@@ -163,11 +163,15 @@ def number_of_workers(cluster: Cluster, environ: Mapping[str, str] | None = None
 
     Without a readable file that lists workers, it is the number at the process's start, from TF_CONFIG.
     """
+    return known_workers(environ) or cluster.workers
+
+
+def known_workers(environ: Mapping[str, str] | None = None) -> int:
+    """Return the number of workers in a pod's cluster file; 0 without a readable file that lists workers."""
     try:
-        tasks = _cluster_file(_path(os.environ if environ is None else environ))["cluster"]["worker"]
-        return len(tasks) or cluster.workers
+        return len(_cluster_file(_path(os.environ if environ is None else environ))["cluster"]["worker"])
     except (ClusterError, KeyError, TypeError):
-        return cluster.workers
+        return 0
 
 
 def is_layout_ending(cluster: Cluster, environ: Mapping[str, str] | None = None) -> bool:

@@ -138,10 +138,15 @@ class Ledger:
         ]
         return with_dependencies(moved, rows[worker])
 
-    def active_workers(self, workers: int) -> Tensor:
-        """Return the number of workers that have a split or will receive one. int64[]."""
+    def active_workers(self, workers: int, present: Tensor) -> Tensor:
+        """Return the number of workers that have a split or will receive one. int64[].
+
+        Args:
+            workers: number of workers that may have one.
+            present: number of workers that may still receive one. int64[].
+        """
         held = tf.math.count_nonzero(HeldSplit.unpack(self.held.read_value()[:workers]).number)
-        return tf.where(self.next.read_value() < self.limit.read_value(), tf.constant(workers, tf.int64), held)
+        return tf.where(self.next.read_value() < self.limit.read_value(), present, held)
 
     def is_expected(self, worker: Tensor, progress: Tensor) -> Tensor:
         """Return whether a progress continues the worker's split, or is not about a split. bool[].

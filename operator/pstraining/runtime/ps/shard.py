@@ -325,24 +325,21 @@ class Shard:
 
         return critical(self.device, self.container, [], body)
 
-    def register(
-        self, worker: Tensor, incarnation: Tensor, on_newcomer: Callable[[Tensor, Tensor], list[Operation]]
-    ) -> Tensor:
+    def register(self, on_newcomer: Callable[[Tensor, Tensor], list[Operation]], *sender: Tensor) -> Tensor:
         """Register a worker's process unless a newer process has its index; return 1 if it is registered. int64[].
 
         Args:
-            worker: the worker's index. int64[].
-            incarnation: start of the process, in nanoseconds since 1970. int64[].
             on_newcomer: emits the reaction to a newer process, from the index and whether the process is newer.
+            sender: the arguments of `WorkerRegistry.register`.
         """
 
-        def body(worker: Tensor, incarnation: Tensor) -> Tensor:
+        def body(worker: Tensor, incarnation: Tensor, workers: Tensor) -> Tensor:
             newcomer = self.registry.is_newer(worker, incarnation)
             changed = on_newcomer(worker, newcomer)
             with tf.control_dependencies(changed):
-                return self.registry.register(worker, incarnation)
+                return self.registry.register(worker, incarnation, workers)
 
-        return critical(self.device, self.container, [worker, incarnation], body)
+        return critical(self.device, self.container, sender, body)
 
     def deregister(self, worker: Tensor, incarnation: Tensor) -> Tensor:
         """Deregister a worker's process; return 1 if it was registered. int64[]."""

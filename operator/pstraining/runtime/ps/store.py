@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from pstraining.runtime.config.cluster import known_workers
 from pstraining.runtime.model import partition
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.keras_model import Fetch, Model
@@ -143,7 +144,8 @@ class ParameterStore:
 
     def register(self, worker: int, incarnation: int) -> bool:
         """Register this worker; return False if a newer process has the index."""
-        return bool(self.client.call(self._register, int64(worker), int64(incarnation)).all())
+        sender = worker, incarnation, known_workers()
+        return bool(self.client.call(self._register, *map(int64, sender)).all())
 
     def registered(self) -> partition.Array:
         """Return the incarnation of each worker that is registered on the first server, by index; 0: none."""
@@ -272,11 +274,11 @@ class ParameterStore:
         with tf.device(self.client.local), tf.control_dependencies(assigned):
             return [tf.identity(generation) for generation, _ in found]
 
-    def _emit_register(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        def register(shard: Shard, worker: Tensor, incarnation: Tensor) -> Tensor:
-            return shard.register(worker, incarnation, lambda *news: self.updates.on_newcomer(shard, *news))
+    def _emit_register(self, *sender: Tensor) -> Tensor:
+        def register(shard: Shard, *sender: Tensor) -> Tensor:
+            return shard.register(lambda *news: self.updates.on_newcomer(shard, *news), *sender)
 
-        return self._on_each(register)(worker, incarnation)
+        return self._on_each(register)(*sender)
 
     def _emit_assign_split(self, session: Tensor, sender: Tensor, limit: Tensor) -> Tensor:
         """Emit the first server's reply; a refusal if one of its standbys does not keep the assignment."""

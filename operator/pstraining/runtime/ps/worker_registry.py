@@ -33,13 +33,15 @@ class WorkerRegistry:
         self.heard = tf.Variable(lambda: tf.fill([WORKER_SLOTS], clock()), dtype=tf.float64)
         """Time of each worker's last heartbeat, in seconds since 1970 on the server's clock; initially the present."""
 
+        self.workers = tf.Variable(tf.zeros([], tf.int64))
+        """The job's number of workers, as the last registered one has read it; 0: none knows it."""
         self.reports = tf.Variable(lambda: tf.fill([WORKER_SLOTS], ""), dtype=tf.string)
         """The newest report of each worker, encoded by `telemetry.aggregation`; empty: none yet."""
 
     @property
     def transient(self) -> list[PSVariable]:
-        """Return the variables that depend on this server's clock, and are not copied to other members."""
-        return [self.heard, self.reports]
+        """Return the variables that each member has from its own clock and calls, and that are not copied to others."""
+        return [self.heard, self.reports, self.workers]
 
     def read_reports(self) -> Tensor:
         """Emit the newest report of each worker up to the last one with a report, outside the section. string[n].
@@ -86,11 +88,20 @@ class WorkerRegistry:
         """Record that the worker is alive, and store its report."""
         return [self.touch(worker), put(self.reports, worker, report)]
 
-    def register(self, worker: Tensor, incarnation: Tensor) -> Tensor:
-        """Register a process unless a newer process has its index; return 1 if it is registered. int64[]."""
+    def register(self, worker: Tensor, incarnation: Tensor, workers: Tensor) -> Tensor:
+        """Register a process unless a newer process has its index; return 1 if it is registered. int64[].
+
+        Args:
+            worker: the worker's index. int64[].
+            incarnation: start of the process, in nanoseconds since 1970. int64[].
+            workers: the job's number of workers; 0: the process does not know it. int64[].
+        """
 
         def enter() -> Tensor:
-            return with_dependencies([put(self.incarnations, worker, incarnation), self.touch(worker)], applied())
+            noted = self.workers.assign(workers, read_value=False)
+            return with_dependencies(
+                [put(self.incarnations, worker, incarnation), self.touch(worker), noted], applied()
+            )
 
         return tf.cond(at(self.incarnations, worker) <= incarnation, enter, not_applied)
 

@@ -283,7 +283,7 @@ class HybridRoundOps(RoundOps):
         return tf.cast(registry.alive() & reached & ~is_ahead(own.barred_until.read_value()), tf.int64)
 
     def _waits(self, ready: Tensor) -> Tensor:
-        few = tf.reduce_sum(ready) < self._config.workers
+        few = tf.reduce_sum(ready) < self._all_workers()
         return few & is_ahead(self._hybrid.wait_until.read_value())
 
     def _is_open(self, worker: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ class HybridRoundOps(RoundOps):
     def _renew(self) -> list[Operation]:
         ready = self._ready()
         until = self._hybrid.wait_until.read_value()
-        came = tf.reduce_sum(ready) >= self._config.workers
+        came = tf.reduce_sum(ready) >= self._all_workers()
         kept = [
             self._hybrid.members.assign(tf.where(self._waits(ready), tf.zeros_like(ready), ready), read_value=False),
             # Once all workers have registered, a missing worker counts as lost, not as late.

@@ -265,11 +265,9 @@ class RoundOps(NormOps):
     def _close(self, admitted: Tensor, alive: Tensor) -> Operation:
         """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed round remains closed."""
         waits = is_ahead(self._state.wait_until.read_value())
-        present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
-        if self._shard.ledger:
-            expected = self._shard.ledger.active_workers(
-                self._config.workers
-            )  # the other workers have nothing to train
+        present, expected = tf.math.count_nonzero(alive), self._all_workers()
+        if self._shard.ledger:  # the other workers have nothing to train
+            expected = self._shard.ledger.active_workers(self._config.workers, expected)
         wanted = tf.where(waits, tf.maximum(present, expected), present) - self._config.backups
         reached = tf.reduce_sum(admitted) >= tf.maximum(wanted, 1)
         closed = tf.maximum(self._state.closed.read_value(), tf.cast(reached, tf.int64))
@@ -359,9 +357,14 @@ class RoundOps(NormOps):
     def _wait_no_longer(self, admitted: Tensor) -> Operation:
         """End the wait for workers that have not registered, once all have: a missing worker then counts as lost."""
         state = self._state
-        all_came = tf.reduce_sum(admitted) >= self._config.workers - self._config.backups
+        all_came = tf.reduce_sum(admitted) >= self._all_workers() - self._config.backups
         until = state.wait_until.read_value()
         return state.wait_until.assign(tf.where(all_came, tf.zeros_like(until), until), read_value=False)
+
+    def _all_workers(self) -> Tensor:
+        """Return the job's number of workers, without those that left when it was scaled down. int64[]."""
+        workers, known = tf.constant(self._config.workers, tf.int64), self._shard.registry.workers.read_value()
+        return workers if self._config.ordered else tf.where(known > 0, tf.minimum(known, workers), workers)
 
     def _renew(self) -> list[Operation]:
         return [self._state.attempt.assign_add(tf.constant(1, tf.int64), read_value=False), *self._state.clear()]
