@@ -17,6 +17,18 @@ def nodes(**requirement: Any) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
+def node(key: str, operator: str, *values: str) -> dict[str, Any]:
+    """Return an affinity to nodes with one requirement on a field."""
+    terms = [{"matchFields": [{"key": key, "operator": operator, "values": [*values]}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def exposed(*ports: dict[str, Any]) -> list[Any]:
+    """Return two containers with ports of the node; all but the last one are the first container's."""
+    numbered = [{"containerPort": 8000 + number, **port} for number, port in enumerate(ports)]
+    return [*main(ports=numbered[:-1]), {"name": "beside", "image": "i", "ports": numbered[-1:]}]
+
+
 def apart(weight: int, **requirement: Any) -> dict[str, Any]:
     """Return a preference for nodes without the pods that a selector matches."""
     selector = {"matchExpressions": [{"key": "app", **requirement}]}
@@ -145,6 +157,16 @@ REFUSED: Final[list[tuple[str, Any, str]]] = [
     ("securityContext", {"supplementalGroupsPolicy": "strict"}, "is 'strict'; did you mean Strict?"),
     ("securityContext", {"seccompProfile": {"type": "Localhost"}}, "localhostProfile: is required with type Localhost"),
     (
+        "readinessGates",
+        [{"conditionType": "is ready"}],
+        "conditionType: must be the key of a label, NAME or PREFIX/NAME",
+    ),
+    ("affinity", node("metadata.namespace", "In", "a"), "key: must be metadata.name, the only field"),
+    ("affinity", node("metadata.name", "Exists"), "operator: must be In or NotIn for a field, is 'Exists'"),
+    ("affinity", node("metadata.name", "In", "a", "b"), "values: must have one name with operator In"),
+    ("containers", exposed({"hostPort": 80}, {"hostPort": 80}), "containers: use hostPort 80 twice"),
+    ("containers", exposed({"hostPort": 80}, {"hostPort": 80, "protocol": "TCP"}), "containers: use hostPort 80 twice"),
+    (
         "securityContext",
         {"appArmorProfile": {"type": "Unconfined", "localhostProfile": "a"}},
         "appArmorProfile.localhostProfile: needs type Localhost",
@@ -182,6 +204,12 @@ ACCEPTED: Final[list[tuple[str, Any]]] = [
     ("affinity", nodes(operator="Gt", values=["1"])),
     ("affinity", nodes(operator="DoesNotExist")),
     ("affinity", apart(100, operator="NotIn", values=["a"])),
+    ("readinessGates", [{"conditionType": "example.com/is-ready"}]),
+    ("affinity", node("metadata.name", "NotIn", "a")),
+    (
+        "containers",
+        exposed({"hostPort": 80}, {"hostPort": 80, "protocol": "UDP"}, {"hostPort": 80, "hostIP": "1.1.1.1"}),
+    ),
     ("topologySpreadConstraints", [SPREAD]),
     ("hostAliases", [{"ip": "010.0.0.1", "hostnames": ["a"]}, {"ip": "fd00::1", "hostnames": ["b"]}]),
     ("securityContext", {"runAsUser": 0, "fsGroup": 2**31 - 1, "fsGroupChangePolicy": "Always"}),

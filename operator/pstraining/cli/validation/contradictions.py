@@ -48,8 +48,10 @@ def wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, s
         yield "valueFrom", "excludes value"
     elif rule.endswith(("env.#.valueFrom", "envFrom.#")):
         yield from _wrong_source(value, ("configMapRef", "secretRef") if rule.endswith("#") else _REFERENCES)
-    elif rule.endswith(("matchExpressions.#", "matchFields.#")):
+    elif rule.endswith("matchExpressions.#"):
         yield from _wrong_requirement(value)
+    elif rule.endswith("matchFields.#"):
+        yield from _wrong_field(value)
     elif rule.endswith("volumes.#") and len(sources := [name for name in value if name != "name"]) > 1:
         yield sources[1], f"excludes {sources[0]}: a volume has one source"
     elif rule.endswith("resources"):
@@ -103,6 +105,9 @@ def _wrong_pod(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     spreads = spec.get("topologySpreadConstraints") or ()
     pairs = Counter((one.get("topologyKey"), one.get("whenUnsatisfiable")) for one in spreads)
     yield from (("topologySpreadConstraints", f"has {k} with {w} twice") for (k, w), n in pairs.items() if n > 1)
+    ports = [port for container in spec.get("containers") or () for port in container.get("ports") or ()]
+    own = Counter((p.get("hostPort"), p.get("protocol") or "TCP", p.get("hostIP") or "") for p in ports)
+    yield from (("containers", f"use hostPort {port} twice") for (port, *_), n in own.items() if port and n > 1)
     known = {claim.get("name") for claim in spec.get("resourceClaims") or ()}
     for kind in ("initContainers", "containers"):
         for container in spec.get(kind) or ():
@@ -151,6 +156,16 @@ def _wrong_requirement(requirement: Mapping[str, Any]) -> Iterator[tuple[str, st
         yield "values", f"must be empty with operator {operator}"
     elif operator in ("Gt", "Lt") and len(values) != 1:
         yield "values", f"must have one number with operator {operator}"
+
+
+def _wrong_field(requirement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what no requirement on fields of a node may have: they only select one by its name."""
+    if (key := requirement.get("key")) != "metadata.name":
+        yield "key", f"must be metadata.name, the only field by which a node is selected, is {key!r}"
+    if (operator := requirement.get("operator")) not in ("In", "NotIn"):
+        yield "operator", f"must be In or NotIn for a field, is {operator!r}"
+    elif len(requirement.get("values") or ()) != 1:
+        yield "values", f"must have one name with operator {operator}"
 
 
 def _wrong_toleration(toleration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

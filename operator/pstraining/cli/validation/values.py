@@ -214,6 +214,7 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "emptyDir.sizeLimit": wrong_quantity,
     "topologyKey": _key,
     "packTopologyKey": _key,
+    "readinessGates.#.conditionType": _key,
     "schedulingPolicy.priorityClass": _object,
     "spec.priorityClassName": _object,
     "spec.runtimeClassName": _object,
