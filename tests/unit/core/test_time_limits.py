@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from pstraining.core.actions import Replace
+from pstraining.core.facts import Facts, gather
+from pstraining.core.policies import queue_writes
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld
 from tests.support.simulation import phase
@@ -12,6 +15,12 @@ from tests.unit.core.test_queue_terms import labelled, relabel
 
 def limits(world: QueuedWorld) -> list[Any]:
     return [workload["spec"].get("maximumExecutionTimeSeconds") for workload in world.workloads]
+
+
+def retimed(world: QueuedWorld) -> list[Replace]:
+    facts = gather(world.snapshot(), world.now)
+    assert isinstance(facts, Facts)
+    return list(queue_writes.retimed(facts))
 
 
 def writes_of_a_pass(world: QueuedWorld) -> int:
@@ -62,3 +71,15 @@ def test_a_workload_that_multikueue_has_sent_keeps_its_time_limit() -> None:
     world.job["metadata"]["annotations"] = {kueue.PREBUILT: world.workload["metadata"]["name"]}
     relabel(world, kueue.LABEL_MAX_SECONDS, "90")
     assert not writes_of_a_pass(world)
+
+
+def test_only_a_workload_that_has_not_changed_since_gets_another_time_limit() -> None:
+    world = labelled(max_exec_time_seconds="60")
+    world.checks = True
+    world.run()
+    relabel(world, kueue.LABEL_MAX_SECONDS, "90")
+    (write,) = retimed(world)
+    version = world.workload["metadata"]["resourceVersion"]
+    assert write.parts == {"/metadata/resourceVersion": version, "/spec/maximumExecutionTimeSeconds": 90}
+    world._set(world.workload, "Evicted", True, "Preempted", "preempted")
+    assert not retimed(world), "it gets a new Workload"
