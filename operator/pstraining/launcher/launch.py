@@ -40,9 +40,8 @@ else:
     import transfers
     import usage
 
-POLL_SECONDS = 0.2
-FIRST_LOG_SECONDS = 2.0
-"""Time in seconds after which the log names a PS that is not available."""
+POLL_SECONDS, FIRST_LOG_SECONDS = 0.2, 2.0
+"""Seconds between two probes, and after which the log names a PS that is not available."""
 CRASH_SECONDS = 10
 """A server that ends within this time has crashed."""
 START_SECONDS = 300
@@ -264,8 +263,8 @@ class Launcher:
         if verdict is not probe.LossVerdict.PS_LOST:
             return False
         lost = [ps for ps in before if probe.judge_ps(before[ps], after[ps]) is not probe.LossVerdict.OWN_FAILURE]
-        names = ", ".join(lost)
-        contract.log(f"the program ended with {code} because PS {names} was lost; it runs again when every PS is up")
+        cause = f"PS {', '.join(lost)} was lost"
+        contract.log(f"the program ended with {code} because {cause}; it runs again when every PS is up")
         return True
 
     def run_server(self) -> int:
@@ -282,10 +281,11 @@ class Launcher:
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message) from None
         if self.shard_members.hot:
             self.supervisor.before_stop = lambda: self.draining.announce(self.port, self.shard_members, self.task[1])
+        elif contract.ENV_MEMBER in self.env:
+            members.await_failover(_in_run_dir(contract.STARTED_MARKER), self.supervisor.wait)
         crashes = 0
         while True:
-            cluster = self.await_membership()
-            env = contract.program_env(self.env, cluster, *self.task)
+            env = contract.program_env(self.env, self.await_membership(), *self.task)
             code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, self.terms.is_over)
             if self.terms.is_over() and not self.supervisor.stopped_by:
                 contract.log("the server is started again, empty: for the chief's next attempt, or for another layout")

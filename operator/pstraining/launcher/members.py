@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
     from .contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, log, mark
@@ -29,6 +29,10 @@ the server has ended; an address without a pod would only be silent."""
 NOT_READY_SECONDS = 2.5
 """Seconds for which a restarted server is not ready, so that the kubelet, which probes every second, notices the
 restart."""
+FAILOVER_SECONDS = 3.0
+"""Seconds for which a warm member does not start its server in a container that replaces another one. Until the
+Service leads to the other member on every node (kube-proxy writes its rules at most once a second), some clients would
+connect to this server, and stay with it."""
 
 
 class ShardMembers:
@@ -121,6 +125,13 @@ class Draining:
                 log("no other member has this shard's state: the server runs until one has it")
             is_logged = True
             time.sleep(PROBE_SECONDS)
+
+
+def await_failover(started_marker: str, wait: Callable[[float], object]) -> None:
+    """Wait for the failover to the other warm member, if an earlier container of this pod has served."""
+    if os.path.exists(started_marker):
+        wait(FAILOVER_SECONDS)
+    mark(started_marker)
 
 
 def view_in_sync(marker: str) -> View:
