@@ -17,7 +17,6 @@ RUN_DIR = "/run/pstraining"
 MOUNT_DIR = "/pstraining"
 SUCCESS_MARKER = "succeeded"
 FAILED_MARKER = "failed"
-STARTED_MARKER = "started"
 IDLES = "it does not run again in this pod, which idles until it is removed"
 IN_SYNC_MARKER = "in-sync"
 DRAINING_MARKERS = ("draining", "leaving")

@@ -282,7 +282,7 @@ class Launcher:
         if self.shard_members.hot:
             self.supervisor.before_stop = lambda: self.draining.announce(self.port, self.shard_members, self.task[1])
         elif contract.ENV_MEMBER in self.env:
-            members.await_failover(_in_run_dir(contract.STARTED_MARKER), self.supervisor.wait)
+            members.await_failover(_in_run_dir(members.STARTED), self.supervisor.wait)
         crashes = 0
         while True:
             env = contract.program_env(self.env, self.await_membership(), *self.task)

@@ -29,6 +29,8 @@ the server has ended; an address without a pod would only be silent."""
 NOT_READY_SECONDS = 2.5
 """Seconds for which a restarted server is not ready, so that the kubelet, which probes every second, notices the
 restart."""
+STARTED = "started"
+"""File of the run folder: a container of this pod has started a server."""
 FAILOVER_SECONDS = 3.0
 """Seconds for which a warm member does not start its server in a container that replaces another one. Until the
 Service leads to the other member on every node (kube-proxy writes its rules at most once a second), some clients would
